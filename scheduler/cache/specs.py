@@ -1,0 +1,72 @@
+"""What one group of layers keeps of a sequence, and for how long.
+
+Layers with the same specification form groups of equal size, and every group draws pages from one pool. Page p of
+a group lives in row p of the group's buffers; layer i of every group uses buffer i, so that a page holds exactly one
+group's tokens and no memory is set aside for a kind of layer that does not need it (the layout of vLLM's hybrid KV
+cache manager).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(slots=True, frozen=True)
+class FullAttentionSpec:
+    """Keys and values of every token. `head_size` in elements; `dtype` is a string such as "float32"."""
+
+    page_size: int
+    num_kv_heads: int
+    head_size: int
+    dtype: str
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of one layer: keys and values."""
+        return 2 * self.page_size * self.num_kv_heads * self.head_size * _DTYPE_BYTES[self.dtype]
+
+
+@dataclass(slots=True, frozen=True)
+class SlidingWindowSpec(FullAttentionSpec):
+    """A token sees itself and the `sliding_window - 1` tokens before it."""
+
+    sliding_window: int
+
+
+KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
+
+
+@dataclass(slots=True, frozen=True)
+class CacheGroupSpec:
+    """Layers that share one page table."""
+
+    kv_cache_spec: KVCacheSpec
+    layer_names: list[str] | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class CacheGroupsConfig:
+    """The page pool (`num_pages`, the null page counted) and the groups that draw from it."""
+
+    num_pages: int
+    kv_cache_groups: list[CacheGroupSpec]
+
+
+def group_layers(specs: dict[str, KVCacheSpec]) -> list[CacheGroupSpec]:
+    """Divide layers (name → specification, in model order) into groups of one specification and about one size.
+
+    The size is the smallest count of layers that share a specification, or the largest where that wastes less than a
+    quarter. A group's buffer beyond its own number of layers stays unused.
+    """
+    by_spec: dict[KVCacheSpec, list[str]] = {}
+    for name, spec in specs.items():
+        by_spec.setdefault(spec, []).append(name)
+    counts = [len(names) for names in by_spec.values()]
+    size = max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
+    return [
+        CacheGroupSpec(spec, names[start : start + size])
+        for spec, names in by_spec.items()
+        for start in range(0, len(names), size)
+    ]
