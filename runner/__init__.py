@@ -1,0 +1,18 @@
+"""eSurgeRunner: a model on a device. Imported on first use, for it brings JAX with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.runner import eSurgeRunner
+
+__all__ = ["eSurgeRunner"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "eSurgeRunner":
+        raise AttributeError(f"module 'runner' has no attribute {name!r}")
+    from runner.runner import eSurgeRunner
+
+    return eSurgeRunner

@@ -1,0 +1,86 @@
+"""What every attention backend is given and what it must do.
+
+A step is one ragged batch: the scheduled tokens of all sequences back to back, prefill chunks and single decode
+tokens alike. The symbols in the shapes: T tokens (padded), S sequences (padded), G cache groups, P pages a sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+
+class KVCache(NamedTuple):
+    """The page pool: keys and values, each [buffers, pages, page_size, kv_heads, head_dim].
+
+    Layer i of every cache group uses buffer i (see scheduler.cache.specs); page 0 takes what padding tokens write.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+
+
+class RaggedBatch(NamedTuple):
+    """Where a step's tokens lie; int32 arrays.
+
+    query_start [S + 1]: sequence s owns tokens query_start[s] up to query_start[s + 1]; padding sequences own none.
+    context_lens [S]: tokens of each sequence in the cache once this step's are written, so the last query of
+    sequence s is at position context_lens[s] - 1.
+    page_tables [G, S, P]: the page of each page_size tokens of each sequence, for each cache group.
+    """
+
+    query_start: jax.Array
+    context_lens: jax.Array
+    page_tables: jax.Array
+
+
+class TokenPlaces(NamedTuple):
+    """Each token's sequence, position in it, and whether it is one at all; [T] each. Padding has position 0."""
+
+    sequence: jax.Array
+    position: jax.Array
+    is_real: jax.Array
+
+
+def token_places(batch: RaggedBatch, num_tokens: int) -> TokenPlaces:
+    """Unroll a batch into one entry a token, `num_tokens` of them."""
+    token = jnp.arange(num_tokens, dtype=jnp.int32)
+    num_sequences = batch.context_lens.shape[0]
+    sequence = jnp.searchsorted(batch.query_start, token, side="right").astype(jnp.int32) - 1
+    sequence = jnp.minimum(sequence, num_sequences - 1)
+    is_real = token < batch.query_start[-1]
+    position = batch.context_lens[sequence] - batch.query_start[sequence + 1] + token
+    return TokenPlaces(sequence, jnp.where(is_real, position, 0), is_real)
+
+
+class Attention(Protocol):
+    """A backend. `plan` does, once a step, what does not depend on the layer; its result is the backend's own."""
+
+    def plan(self, batch: RaggedBatch, num_tokens: int) -> Any: ...
+
+    def write(
+        self, cache: KVCache, keys: jax.Array, values: jax.Array, *, buffer: jax.Array, group: jax.Array, plan: Any
+    ) -> KVCache:
+        """Put the step's keys and values, [T, kv_heads, head_dim] each, into their pages of one layer's buffer."""
+        ...
+
+    def attend(
+        self,
+        queries: jax.Array,
+        cache: KVCache,
+        *,
+        buffer: jax.Array,
+        group: jax.Array,
+        window: jax.Array,
+        scale: float,
+        soft_cap: float | None,
+        plan: Any,
+    ) -> jax.Array:
+        """Causal attention of float32 queries [T, heads, head_dim] over their sequences' pages, the step's included.
+
+        A query sees itself and the `window - 1` tokens before it. Scores are multiplied by `scale`, then capped to
+        soft_cap * tanh(scores / soft_cap). Returns float32 [T, heads, head_dim]; rows of padding are arbitrary.
+        """
+        ...

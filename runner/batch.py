@@ -1,0 +1,175 @@
+"""The host's picture of the running requests, and the arrays that a step sends to the device.
+
+A request owns one row from its first step until it finishes or is preempted. All arrays are NumPy; a step is
+gathered from them with a few vectorised look-ups, whatever the number of requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from runner.attention.interface import RaggedBatch
+from runner.sampler import SamplingBatch
+from scheduler import CachedRequestData, NewRequestData, SamplingParams, SchedulerOutput
+from scheduler.output import PageIds
+
+
+class StepInputs(NamedTuple):
+    """What one step sends to the device: token_ids int32 [T], and the batch they form; padded to the step's bucket."""
+
+    token_ids: np.ndarray
+    ragged: RaggedBatch
+    sampling: SamplingBatch
+
+
+class Step(NamedTuple):
+    """A step's requests, in the order of the device's sequences, and their rows here.
+
+    `samples` [requests] tells which of them compute their last known token, and so sample the next.
+    """
+
+    req_ids: list[str]
+    rows: np.ndarray
+    samples: np.ndarray
+    inputs: StepInputs
+
+
+class Batch:
+    """The rows. Only this class changes them."""
+
+    def __init__(
+        self, *, max_num_seqs: int, max_model_len: int, num_groups: int, page_size: int, default_seed: int
+    ) -> None:
+        self._default_seed = default_seed
+        self._requests: dict[str, NewRequestData] = {}
+        self._row_of: dict[str, int] = {}
+        self._free_rows = list(range(max_num_seqs))[::-1]
+        self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
+        self._num_tokens = np.zeros(max_num_seqs, np.int32)
+        self._num_computed = np.zeros(max_num_seqs, np.int32)
+        self._page_table = np.zeros((num_groups, max_num_seqs, -(-max_model_len // page_size)), np.int32)
+        self._num_pages = np.zeros((num_groups, max_num_seqs), np.int32)
+        self._sampling = SamplingBatch(
+            temperature=np.zeros(max_num_seqs, np.float32),
+            top_p=np.ones(max_num_seqs, np.float32),
+            top_k=np.zeros(max_num_seqs, np.int32),
+            min_p=np.zeros(max_num_seqs, np.float32),
+            seed=np.zeros((max_num_seqs, 2), np.uint32),
+            sample_index=np.zeros(max_num_seqs, np.int32),
+            position=np.zeros(max_num_seqs, np.int32),
+            wants_logprobs=np.zeros(max_num_seqs, bool),
+        )
+
+    def params_of(self, req_id: str) -> SamplingParams:
+        return self._requests[req_id].sampling_params
+
+    def apply(self, output: SchedulerOutput) -> None:
+        """Drop, add and extend rows as the scheduler decided."""
+        for req_id in output.finished_req_ids:
+            self._vacate(req_id)
+            self._requests.pop(req_id, None)
+        for req_id in output.preempted_req_ids:
+            self._vacate(req_id)
+        for new in output.scheduled_new_reqs:
+            self._requests[new.req_id] = new
+            self._occupy(new, new.prompt_token_ids, new.page_ids, new.num_computed_tokens)
+        self._extend(output.scheduled_cached_reqs)
+
+    def step(self, output: SchedulerOutput, num_tokens: int, num_seqs: int) -> Step:
+        """Gather the scheduled tokens, padded to `num_tokens` tokens of `num_seqs` sequences."""
+        req_ids = list(output.num_scheduled_tokens)
+        rows = np.fromiter((self._row_of[req_id] for req_id in req_ids), np.int32, len(req_ids))
+        lengths = np.fromiter(output.num_scheduled_tokens.values(), np.int32, len(req_ids))
+        computed = self._num_computed[rows]
+        context = computed + lengths
+
+        query_start = np.full(num_seqs + 1, lengths.sum(), np.int32)
+        query_start[0] = 0
+        query_start[1 : len(rows) + 1] = np.cumsum(lengths)
+        position = np.arange(query_start[-1]) + np.repeat(computed - query_start[: len(rows)], lengths)
+        token_ids = self._token_ids[np.repeat(rows, lengths), position]
+
+        page_tables = np.zeros((len(self._page_table), num_seqs, self._page_table.shape[2]), np.int32)
+        page_tables[:, : len(rows)] = self._page_table[:, rows]
+        sampling = SamplingBatch(*(_padded(array[rows], num_seqs) for array in self._sampling))
+        sampling.position[: len(rows)] = context
+        inputs = StepInputs(
+            _padded(token_ids, num_tokens),
+            RaggedBatch(query_start, _padded(context, num_seqs), page_tables),
+            sampling,
+        )
+        return Step(req_ids, rows, context == self._num_tokens[rows], inputs)
+
+    def empty_step(self, num_tokens: int, num_seqs: int) -> StepInputs:
+        """Inputs of the right shapes, to trace a step with."""
+        num_groups, _, pages = self._page_table.shape
+        ragged = RaggedBatch(
+            np.zeros(num_seqs + 1, np.int32),
+            np.zeros(num_seqs, np.int32),
+            np.zeros((num_groups, num_seqs, pages), np.int32),
+        )
+        sampling = SamplingBatch(*(_padded(array[:0], num_seqs) for array in self._sampling))
+        return StepInputs(np.zeros(num_tokens, np.int32), ragged, sampling)
+
+    def append(self, step: Step, token_ids: np.ndarray) -> None:
+        """Note the tokens (int32 [requests]) of those of the step's requests that sampled one."""
+        rows = step.rows[step.samples]
+        self._token_ids[rows, self._num_tokens[rows]] = token_ids[step.samples]
+        self._num_tokens[rows] += 1
+
+    def _extend(self, cached: CachedRequestData) -> None:
+        for i, req_id in enumerate(cached.req_ids):
+            pages, computed = cached.new_page_ids[i], cached.num_computed_tokens[i]
+            if cached.resumed_from_preemption[i]:
+                self._occupy(self._requests[req_id], cached.new_token_ids[i], pages, computed)
+            else:
+                row = self._row_of[req_id]
+                self._num_computed[row] = computed
+                self._append_pages(row, pages)
+
+    def _occupy(self, request: NewRequestData, token_ids: list[int], page_ids: PageIds, num_computed: int) -> None:
+        row = self._row_of[request.req_id] = self._free_rows.pop()
+        self._token_ids[row, : len(token_ids)] = token_ids
+        self._num_tokens[row] = len(token_ids)
+        self._num_computed[row] = num_computed
+        self._num_pages[:, row] = 0
+        self._append_pages(row, page_ids)
+
+        params, sampling = request.sampling_params, self._sampling
+        sampling.temperature[row] = params.temperature
+        sampling.top_p[row] = params.top_p
+        sampling.top_k[row] = max(params.top_k, 0)
+        sampling.min_p[row] = params.min_p
+        sampling.seed[row] = self._seed_words(request)
+        sampling.sample_index[row] = request.sample_index
+        sampling.wants_logprobs[row] = params.logprobs is not None
+
+    def _append_pages(self, row: int, page_ids: PageIds) -> None:
+        for group, pages in enumerate(page_ids):
+            if pages:
+                start = self._num_pages[group, row]
+                self._page_table[group, row, start : start + len(pages)] = pages
+                self._num_pages[group, row] = start + len(pages)
+
+    def _vacate(self, req_id: str) -> None:
+        row = self._row_of.pop(req_id, None)
+        if row is not None:
+            self._free_rows.append(row)
+
+    def _seed_words(self, request: NewRequestData) -> tuple[int, int]:
+        """The request's seed as two words; one without a seed gets its own from its id and the runner's seed."""
+        seed = request.sampling_params.seed
+        if seed is None:
+            text = f"{self._default_seed}/{request.req_id}".encode()
+            seed = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+        return seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF
+
+
+def _padded(array: np.ndarray, length: int) -> np.ndarray:
+    """A copy, zeros after its end."""
+    out = np.zeros((length, *array.shape[1:]), array.dtype)
+    out[: len(array)] = array
+    return out

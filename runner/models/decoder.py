@@ -1,0 +1,148 @@
+"""One decoder-only transformer, driven by a DecoderConfig.
+
+The layers are alike in structure, so they are one `lax.scan` over their stacked weights: what differs (window, rope,
+place in the cache) is scanned beside them, and a step compiles in the time of one layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runner.attention.interface import Attention, KVCache, RaggedBatch, token_places
+from runner.models.config import Activation, DecoderConfig
+from runner.models.rope import rotate, rotation
+
+Params = dict[str, Any]
+"""embedding [vocab, hidden], layers {name: [layers, …]}, final_norm [hidden], and head [vocab, hidden] unless tied.
+A layer's matrices are [outputs, inputs], queries, keys and values in one, gate and up in one."""
+
+UNLIMITED_WINDOW = np.iinfo(np.int32).max
+
+
+class CachePlaces(NamedTuple):
+    """For each layer, the cache group whose page table it reads and its buffer of the pool; int32 [layers] each."""
+
+    group: np.ndarray
+    buffer: np.ndarray
+
+
+class _Differences(NamedTuple):
+    """What the scan gives to each layer besides its weights; int32."""
+
+    window: jax.Array
+    rope: jax.Array
+    group: jax.Array
+    buffer: jax.Array
+
+
+def forward(
+    config: DecoderConfig,
+    attention: Attention,
+    params: Params,
+    cache: KVCache,
+    places: CachePlaces,
+    token_ids: jax.Array,
+    batch: RaggedBatch,
+) -> tuple[jax.Array, KVCache]:
+    """Run a step's tokens (int32 [T]) through every layer.
+
+    Returns the last layer's normed states, [T, hidden] in the params' dtype, and the cache with the tokens' keys and
+    values written.
+    """
+    num_tokens = token_ids.shape[0]
+    plan = attention.plan(batch, num_tokens)
+    position = token_places(batch, num_tokens).position
+    ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
+    rotations = [rotation(rope, config.head_dim, position) for rope in ropes]
+    cos, sin = (jnp.stack(table) for table in zip(*rotations, strict=True))
+    differences = _Differences(
+        jnp.array([layer.window or UNLIMITED_WINDOW for layer in config.layers], jnp.int32),
+        jnp.array([ropes.index(layer.rope) for layer in config.layers], jnp.int32),
+        jnp.asarray(places.group),
+        jnp.asarray(places.buffer),
+    )
+
+    def layer(
+        carry: tuple[jax.Array, KVCache], scanned: tuple[Params, _Differences]
+    ) -> tuple[tuple[jax.Array, KVCache], None]:
+        (x, cache), (weights, own) = carry, scanned
+        normed = _rms_norm(x, weights["attention_norm"], config.norm_eps)
+        queries, keys, values = _project(config, weights, normed, cos[own.rope], sin[own.rope])
+        cache = attention.write(cache, keys, values, buffer=own.buffer, group=own.group, plan=plan)
+        attended = attention.attend(
+            queries,
+            cache,
+            buffer=own.buffer,
+            group=own.group,
+            window=own.window,
+            scale=config.attention_scale,
+            soft_cap=config.attention_soft_cap,
+            plan=plan,
+        )
+        attended = attended.reshape(num_tokens, -1).astype(x.dtype)
+        x = x + _after(config, weights, "attention", _linear(weights, "out", attended))
+        normed = _rms_norm(x, weights["mlp_norm"], config.norm_eps)
+        x = x + _after(config, weights, "mlp", _mlp(config, weights, normed))
+        return (x, cache), None
+
+    x = params["embedding"][token_ids]
+    x = x * jnp.asarray(config.embedding_scale, x.dtype)
+    (x, cache), _ = jax.lax.scan(layer, (x, cache), (params["layers"], differences))
+    return _rms_norm(x, params["final_norm"], config.norm_eps), cache
+
+
+def logits(config: DecoderConfig, params: Params, hidden: jax.Array) -> jax.Array:
+    """Float32 [rows, vocab] of states [rows, hidden]."""
+    head = params["embedding"] if config.tie_word_embeddings else params["head"]
+    scores = jnp.einsum("ti,oi->to", hidden, head, preferred_element_type=jnp.float32)
+    if config.logit_soft_cap is not None:
+        scores = config.logit_soft_cap * jnp.tanh(scores / config.logit_soft_cap)
+    return scores
+
+
+def _project(
+    config: DecoderConfig, weights: Params, x: jax.Array, cos: jax.Array, sin: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries, keys and values, float32 [T, heads, head_dim], normed and rotated."""
+    num_tokens = x.shape[0]
+    heads = _linear(weights, "qkv", x).astype(jnp.float32).reshape(num_tokens, -1, config.head_dim)
+    queries, keys, values = jnp.split(heads, [config.num_heads, config.num_heads + config.num_kv_heads], axis=1)
+    if config.qk_norm:
+        queries = _rms_norm(queries, weights["query_norm"], config.norm_eps)
+        keys = _rms_norm(keys, weights["key_norm"], config.norm_eps)
+    return rotate(queries, cos, sin), rotate(keys, cos, sin), values
+
+
+def _mlp(config: DecoderConfig, weights: Params, x: jax.Array) -> jax.Array:
+    gate, up = jnp.split(_linear(weights, "gate_up", x), 2, axis=-1)
+    return _linear(weights, "down", _ACTIVATIONS[config.activation](gate) * up)
+
+
+def _after(config: DecoderConfig, weights: Params, block: str, x: jax.Array) -> jax.Array:
+    """The second norm of a sandwich."""
+    return _rms_norm(x, weights[f"post_{block}_norm"], config.norm_eps) if config.sandwich_norms else x
+
+
+def _linear(weights: Params, name: str, x: jax.Array) -> jax.Array:
+    y = jnp.einsum("ti,oi->to", x, weights[name])
+    bias = weights.get(f"{name}_bias")
+    return y if bias is None else y + bias
+
+
+def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """Root-mean-square norm (arXiv:1910.07467) in float32, cast back to the input's dtype."""
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * weight).astype(x.dtype)
+
+
+_ACTIVATIONS = {
+    Activation.SILU: jax.nn.silu,
+    Activation.GELU: lambda x: jax.nn.gelu(x, approximate=False),
+    Activation.GELU_TANH: lambda x: jax.nn.gelu(x, approximate=True),
+    Activation.RELU: jax.nn.relu,
+}

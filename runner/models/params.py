@@ -1,0 +1,146 @@
+"""A checkpoint's tensors → the decoder's Params, one at a time and never twice in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from runner.errors import UserError
+from runner.models.config import DecoderConfig, Shape
+from runner.models.decoder import Params
+from runner.progress import Progress
+
+DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+
+_ALIGNMENT = 64
+"""XLA on a CPU takes an array of this alignment as it is; any other it copies."""
+
+
+class Tensors(Protocol):
+    """The part of a Checkpoint that holds weights."""
+
+    def tensor(self, name: str) -> np.ndarray: ...
+
+
+class Source(NamedTuple):
+    """A tensor of the checkpoint and the shape that the config promises."""
+
+    name: str
+    shape: Shape
+
+
+Weight = tuple[Source, ...]
+"""One array of the decoder: its sources, stacked along their first dimension."""
+
+
+def load_params(
+    config: DecoderConfig,
+    checkpoint: Tensors,
+    dtype: np.dtype,
+    progress: Progress,
+    put: Callable[[np.ndarray], jax.Array] = jax.device_put,
+) -> Params:
+    """Read every tensor that the decoder needs, cast to `dtype`, and `put` it on the device.
+
+    Raises UserError for a tensor that is missing or of another shape than the config says.
+    """
+    layer_weights = _layer_weights(config)
+    total = len(layer_weights) * config.num_layers
+    params: Params = {
+        name: put(_read([weight], checkpoint, dtype)[0]) for name, weight in _outer_weights(config).items()
+    }
+    params["layers"] = {}
+    for done, (name, weight) in enumerate(layer_weights.items()):
+        progress("load", done * config.num_layers, total)
+        layers = [
+            tuple(Source(f"model.layers.{i}.{source.name}", source.shape) for source in weight)
+            for i in range(config.num_layers)
+        ]
+        params["layers"][name] = put(_read(layers, checkpoint, dtype))
+    progress("load", total, total)
+    if config.norm_offset:
+        _offset_norms(params, config.norm_offset)
+    return params
+
+
+def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
+    matrix = (config.vocab_size, config.hidden_size)
+    weights = {
+        "embedding": (Source("model.embed_tokens.weight", matrix),),
+        "final_norm": (Source("model.norm.weight", (config.hidden_size,)),),
+    }
+    if not config.tie_word_embeddings:
+        weights["head"] = (Source("lm_head.weight", matrix),)
+    return weights
+
+
+def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
+    """One layer's arrays; names as transformers gives them, after `model.layers.N.`."""
+    hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
+    queries, keys = config.num_heads * head, config.num_kv_heads * head
+
+    def norm(name: str, size: int = hidden) -> Weight:
+        return (Source(f"{name}.weight", (size,)),)
+
+    def linear(inputs: int, bias: bool, **outputs: int) -> tuple[Weight, Weight | None]:
+        names = {name.replace("__", "."): size for name, size in outputs.items()}
+        matrix = tuple(Source(f"{name}.weight", (size, inputs)) for name, size in names.items())
+        vector = tuple(Source(f"{name}.bias", (size,)) for name, size in names.items())
+        return matrix, vector if bias else None
+
+    linears = {
+        "qkv": linear(
+            hidden, config.qkv_bias, self_attn__q_proj=queries, self_attn__k_proj=keys, self_attn__v_proj=keys
+        ),
+        "out": linear(queries, config.output_bias, self_attn__o_proj=hidden),
+        "gate_up": linear(hidden, config.mlp_bias, mlp__gate_proj=inner, mlp__up_proj=inner),
+        "down": linear(inner, config.mlp_bias, mlp__down_proj=hidden),
+    }
+    weights: dict[str, Weight] = {"attention_norm": norm("input_layernorm")}
+    for name, (matrix, bias) in linears.items():
+        weights[name] = matrix
+        if bias is not None:
+            weights[f"{name}_bias"] = bias
+    if config.qk_norm:
+        weights["query_norm"] = norm("self_attn.q_norm", head)
+        weights["key_norm"] = norm("self_attn.k_norm", head)
+    if config.sandwich_norms:
+        weights["post_attention_norm"] = norm("post_attention_layernorm")
+        weights["mlp_norm"] = norm("pre_feedforward_layernorm")
+        weights["post_mlp_norm"] = norm("post_feedforward_layernorm")
+    else:
+        weights["mlp_norm"] = norm("post_attention_layernorm")
+    return weights
+
+
+def _read(weights: list[Weight], checkpoint: Tensors, dtype: np.dtype) -> np.ndarray:
+    """The weights of all layers as one array [layers, …]."""
+    rows = sum(source.shape[0] for source in weights[0])
+    out = _aligned_empty((len(weights), rows, *weights[0][0].shape[1:]), dtype)
+    for layer, weight in zip(out, weights, strict=True):
+        start = 0
+        for name, shape in weight:
+            tensor = checkpoint.tensor(name)
+            if tensor.shape != shape:
+                raise UserError(f"the tensor {name} is {list(tensor.shape)}, but the config says {list(shape)}")
+            layer[start : start + shape[0]] = tensor
+            start += shape[0]
+    return out
+
+
+def _aligned_empty(shape: Shape, dtype: np.dtype) -> np.ndarray:
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _offset_norms(params: Params, offset: float) -> None:
+    params["final_norm"] = params["final_norm"] + offset
+    for name, weight in params["layers"].items():
+        if name.endswith("_norm"):
+            params["layers"][name] = weight + offset

@@ -1,0 +1,69 @@
+"""The compiled steps: one program a bucket of tokens, compiled ahead and counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+
+from runner.progress import Progress
+
+
+def bucket_of(size: int) -> int:
+    """The smallest of 8, 16, 32, 48, 64, 96, 128, … (two a doubling) that holds `size`."""
+    bucket = 8
+    while bucket < size:
+        bucket *= 2
+    smaller = bucket * 3 // 4
+    return smaller if bucket > 32 and size <= smaller else bucket
+
+
+def token_buckets(max_num_batched_tokens: int) -> list[int]:
+    """The numbers of tokens that steps within a budget are padded to; 15 of them for a budget of 2,048."""
+    buckets = [bucket_of(1)]
+    while buckets[-1] < max_num_batched_tokens:
+        buckets.append(bucket_of(buckets[-1] + 1))
+    return buckets
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs on disk between runs, in JAX's persistent cache (JAX_COMPILATION_CACHE_DIR moves it)."""
+    if jax.config.jax_compilation_cache_dir is None:
+        home = os.environ.get("ESURGE_CACHE") or Path.home() / ".cache" / "esurge"
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+class Programs:
+    """`lower(bucket)` traces a step of that many tokens; this keeps what it compiles to.
+
+    `num_compilations` counts every program made, ahead or (for a bucket that was not warmed up) on demand.
+    """
+
+    def __init__(self, lower: Callable[[int], jax.stages.Lowered]) -> None:
+        self._lower = lower
+        self._compiled: dict[int, jax.stages.Compiled] = {}
+        self.num_compilations = 0
+
+    def __getitem__(self, bucket: int) -> jax.stages.Compiled:
+        if bucket not in self._compiled:
+            self._keep(bucket, self._lower(bucket).compile())
+        return self._compiled[bucket]
+
+    def compile_all(self, buckets: Iterable[int], progress: Progress) -> None:
+        """Compile the buckets that are missing, the largest first, on as many threads as there are cores."""
+        missing = sorted(set(buckets) - set(self._compiled), reverse=True)
+        progress("compile", 0, len(missing))
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            programs = threads.map(lambda bucket: self._lower(bucket).compile(), missing)
+            for done, (bucket, program) in enumerate(zip(missing, programs, strict=True), start=1):
+                self._keep(bucket, program)
+                progress("compile", done, len(missing))
+
+    def _keep(self, bucket: int, program: jax.stages.Compiled) -> None:
+        self._compiled[bucket] = program
+        self.num_compilations += 1

@@ -1,0 +1,175 @@
+"""The runner: a checkpoint on a device, and one step of it at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runner.attention.interface import Attention, KVCache
+from runner.attention.xla import XlaAttention
+from runner.batch import Batch, Step, StepInputs
+from runner.models import decoder
+from runner.models.config import DecoderConfig
+from runner.models.families import decoder_config
+from runner.models.params import DTYPES, load_params
+from runner.options import EnginePlan, RunnerOptions, plan_engine
+from runner.programs import Programs, bucket_of, enable_compilation_cache, token_buckets
+from runner.progress import Progress, no_progress
+from runner.sampler import Sampled, sample
+from runner.weights.checkpoint import Checkpoint, open_checkpoint
+from scheduler import CacheGroupsConfig, ModelRunnerOutput, SchedulerOutput
+from scheduler.output import TokenLogprobs
+
+
+class eSurgeRunner:
+    """Owns the weights, the KV cache and the compiled steps of one model.
+
+    `run` must be given every step of one scheduler, in order: the runner keeps each request's tokens, pages and
+    sampling parameters between steps, and is told only of what changed.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, config: DecoderConfig, plan: EnginePlan, params: decoder.Params) -> None:
+        self.checkpoint = checkpoint
+        self.config = config
+        self.plan = plan
+        self._params = params
+        self._cache = _empty_cache(config, plan)
+        self._batch = Batch(
+            max_num_seqs=plan.max_num_seqs,
+            max_model_len=plan.max_model_len,
+            num_groups=len(plan.layout.groups.kv_cache_groups),
+            page_size=plan.layout.page_size,
+            default_seed=plan.seed,
+        )
+        step = partial(_step, config, XlaAttention(), plan.layout.places())
+        self._jitted_step = jax.jit(step, donate_argnums=1)
+        self._programs = Programs(self._lower)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path | None,
+        *,
+        revision: str | None = None,
+        progress: Progress = no_progress,
+        **options: Any,
+    ) -> eSurgeRunner:
+        """Load a Hugging Face folder, a GGUF file, a Hub id, or (None) the default model.
+
+        `options` are the fields of RunnerOptions. Raises UserError where the model cannot be found, read or run.
+        """
+        return cls.from_checkpoint(open_checkpoint(model, revision, progress), RunnerOptions(**options), progress)
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, options: RunnerOptions | None = None, progress: Progress = no_progress
+    ) -> eSurgeRunner:
+        """Load the weights of a checkpoint that is open already."""
+        enable_compilation_cache()
+        config = decoder_config(checkpoint.config)
+        plan = plan_engine(config, options or RunnerOptions())
+        params = load_params(config, checkpoint, DTYPES[plan.dtype], progress)
+        return cls(checkpoint, config, plan, params)
+
+    @property
+    def cache_groups(self) -> CacheGroupsConfig:
+        return self.plan.layout.groups
+
+    @property
+    def max_model_len(self) -> int:
+        return self.plan.max_model_len
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self.plan.max_num_seqs
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        return self.plan.max_num_batched_tokens
+
+    @property
+    def page_size(self) -> int:
+        return self.plan.layout.page_size
+
+    @property
+    def num_pages(self) -> int:
+        return self.plan.layout.num_pages
+
+    @property
+    def num_compilations(self) -> int:
+        """Programs compiled so far; it stands still once `warm_up` has covered the budget."""
+        return self._programs.num_compilations
+
+    def warm_up(self, max_num_batched_tokens: int | None = None, progress: Progress = no_progress) -> None:
+        """Compile every step of up to `max_num_batched_tokens` tokens (default: the runner's own limit)."""
+        self._programs.compile_all(token_buckets(max_num_batched_tokens or self.max_num_batched_tokens), progress)
+
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute the scheduled tokens of one step, and sample a token for each request whose last one is among them."""
+        self._batch.apply(scheduler_output)
+        if not scheduler_output.num_scheduled_tokens:
+            return ModelRunnerOutput(req_ids=[], req_id_to_index={}, sampled_token_ids=[])
+        bucket = bucket_of(scheduler_output.total_num_scheduled_tokens)
+        step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket))
+        sampled, self._cache = self._programs[bucket](self._params, self._cache, step.inputs)
+        token_ids = np.asarray(sampled.token_id)[: len(step.req_ids)]
+        self._batch.append(step, token_ids)
+        return ModelRunnerOutput(
+            req_ids=step.req_ids,
+            req_id_to_index={req_id: i for i, req_id in enumerate(step.req_ids)},
+            sampled_token_ids=[
+                [token] if samples else [] for token, samples in zip(token_ids.tolist(), step.samples, strict=True)
+            ],
+            logprobs=self._logprobs(step, sampled),
+        )
+
+    def _logprobs(self, step: Step, sampled: Sampled) -> list[list[TokenLogprobs]] | None:
+        wanted = [self._batch.params_of(req_id).logprobs for req_id in step.req_ids]
+        if all(width is None for width in wanted):
+            return None
+        host = jax.device_get(sampled)
+        return [
+            [_token_logprobs(host, i, width)] if width is not None and samples else []
+            for i, (width, samples) in enumerate(zip(wanted, step.samples, strict=True))
+        ]
+
+    def _lower(self, bucket: int) -> jax.stages.Lowered:
+        inputs = self._batch.empty_step(bucket, self.plan.num_sequences_of(bucket))
+        with jax.default_matmul_precision("highest" if self.plan.dtype == "float32" else "default"):
+            return self._jitted_step.lower(self._params, self._cache, inputs)
+
+
+def _step(
+    config: DecoderConfig,
+    attention: Attention,
+    places: decoder.CachePlaces,
+    params: decoder.Params,
+    cache: KVCache,
+    inputs: StepInputs,
+) -> tuple[Sampled, KVCache]:
+    """One step on the device: every token through the layers, each sequence's last one through head and sampler."""
+    hidden, cache = decoder.forward(config, attention, params, cache, places, inputs.token_ids, inputs.ragged)
+    last = jnp.maximum(inputs.ragged.query_start[1:] - 1, 0)
+    return sample(decoder.logits(config, params, hidden[last]), inputs.sampling), cache
+
+
+def _empty_cache(config: DecoderConfig, plan: EnginePlan) -> KVCache:
+    layout = plan.layout
+    shape = (layout.num_buffers, layout.num_pages, layout.page_size, config.num_kv_heads, config.head_dim)
+    dtype = DTYPES[plan.kv_cache_dtype]
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def _token_logprobs(sampled: Sampled, row: int, width: int) -> TokenLogprobs:
+    return TokenLogprobs(
+        token_id=int(sampled.token_id[row]),
+        logprob=float(sampled.logprob[row]),
+        rank=int(sampled.rank[row]),
+        top_token_ids=sampled.top_token_id[row, :width].tolist(),
+        top_logprobs=sampled.top_logprob[row, :width].tolist(),
+    )
