@@ -85,8 +85,8 @@ def plan_cache(
     if num_pages < needed:
         longest = _longest_that_fits(groups, num_pages, max_num_batched_tokens, max_model_len)
         raise UserError(
-            f"the KV cache of {num_pages} pages ({num_pages * page_bytes / 2**20:,.0f} MiB) cannot hold one sequence of "
-            f"{max_model_len} tokens ({needed} pages); the longest that fits is {longest} tokens: "
+            f"the KV cache of {num_pages} pages ({num_pages * page_bytes / 2**20:,.0f} MiB) cannot hold one sequence "
+            f"of {max_model_len} tokens ({needed} pages); the longest that fits is {longest} tokens: "
             f"lower --max-model-len, or raise --kv-cache-memory or --num-pages"
         )
     return CacheLayout(CacheGroupsConfig(num_pages, groups), page_size, num_buffers, page_bytes, needed - 1)

@@ -110,7 +110,7 @@ class eSurgeRunner:
         self._programs.compile_all(token_buckets(max_num_batched_tokens or self.max_num_batched_tokens), progress)
 
     def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute the scheduled tokens of one step, and sample a token for each request whose last one is among them."""
+        """Compute one step's tokens, and sample the next token of each request whose last one is among them."""
         self._batch.apply(scheduler_output)
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput(req_ids=[], req_id_to_index={}, sampled_token_ids=[])

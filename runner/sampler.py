@@ -145,7 +145,7 @@ def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _uniforms(batch: SamplingBatch) -> jax.Array:
-    """Two numbers in [0, 1) a row, float32 [S, 2], from (seed, sample index, position) by Threefry (Random123, SC'11)."""
+    """Two numbers in [0, 1) a row, float32 [S, 2], of (seed, sample index, position) by Threefry (Salmon, SC'11)."""
 
     def of_row(seed: jax.Array, sample_index: jax.Array, position: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")

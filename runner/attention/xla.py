@@ -23,7 +23,10 @@ _MASKED = -1e30
 
 
 class Tiles(NamedTuple):
-    """`count` tiles of up to a fixed number of queries. first_token, length, position (of its first query), sequence: [tiles]."""
+    """`count` tiles, each of up to a fixed number of queries of one sequence; `position` is the first query's.
+
+    All but `count` are int32 [tiles].
+    """
 
     count: jax.Array
     first_token: jax.Array

@@ -50,10 +50,9 @@ def load_params(
     """
     layer_weights = _layer_weights(config)
     total = len(layer_weights) * config.num_layers
-    params: Params = {
-        name: put(_read([weight], checkpoint, dtype)[0]) for name, weight in _outer_weights(config).items()
-    }
-    params["layers"] = {}
+    params: Params = {"layers": {}}
+    for name, weight in _outer_weights(config).items():
+        params[name] = put(_read([weight], checkpoint, dtype)[0])
     for done, (name, weight) in enumerate(layer_weights.items()):
         progress("load", done * config.num_layers, total)
         layers = [
@@ -69,7 +68,7 @@ def load_params(
 
 def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
     matrix = (config.vocab_size, config.hidden_size)
-    weights = {
+    weights: dict[str, Weight] = {
         "embedding": (Source("model.embed_tokens.weight", matrix),),
         "final_norm": (Source("model.norm.weight", (config.hidden_size,)),),
     }

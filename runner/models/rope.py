@@ -12,7 +12,7 @@ from runner.models.config import RopeConfig, RopeType
 
 
 def frequencies(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
-    """Radians a position for each pair of a head's dimensions, float32 [head_dim / 2], and the factor on cos and sin."""
+    """Radians a position of each pair of dimensions, float32 [head_dim / 2], and the factor on cosine and sine."""
     base = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     scaled, attention_factor = _SCALINGS[rope.rope_type](rope, base, head_dim)
     return scaled.astype(np.float32), attention_factor

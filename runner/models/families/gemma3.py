@@ -1,4 +1,4 @@
-"""Gemma 3: norms before and after each block, stored as a difference from one, and sliding layers with their own rope."""
+"""Gemma 3: norms before and after each block, stored less one; sliding layers have a rope of their own."""
 
 from __future__ import annotations
 
