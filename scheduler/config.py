@@ -18,8 +18,8 @@ class SchedulerConfig:
 
     `max_num_batched_tokens` is the token budget of a step and `max_num_seqs` the most requests that run at once.
     `long_prefill_token_threshold` caps the prompt tokens that one request computes in a step (None: no cap).
-    `max_num_seq_buckets` are the batch sizes that the runner compiled (None: any size up to `max_num_seqs`).
-    Raises ValueError for a limit below 1 or an unknown policy.
+    `max_num_seq_buckets` are the batch sizes that the runner compiled: no more requests run than the largest holds
+    (None: `max_num_seqs`). Raises ValueError for a limit below 1 or an unknown policy.
     """
 
     max_num_seqs: int
@@ -56,7 +56,10 @@ class SpeculativeConfig:
 
 @dataclass(slots=True)
 class Config:
-    """Everything that a Scheduler is made from, besides the cache groups."""
+    """Everything that a Scheduler is made from, besides the cache groups.
+
+    Without a `speculative_config` as many drafts are verified as the runner proposes.
+    """
 
     scheduler_config: SchedulerConfig
     cache_config: CacheConfig

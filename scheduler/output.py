@@ -54,7 +54,7 @@ class SchedulerOutput:
     `num_scheduled_tokens` lists the requests in the order of the batch. `scheduled_spec_decode_tokens` holds the
     draft tokens among them. `finished_req_ids` and `preempted_req_ids` are requests whose state the runner drops
     before the step. `num_common_prefix_pages` is, for each cache group, the number of leading pages that all
-    scheduled requests share.
+    scheduled requests share. `step` numbers the steps of a scheduler.
     """
 
     scheduled_new_reqs: list[NewRequestData]
@@ -65,6 +65,7 @@ class SchedulerOutput:
     num_common_prefix_pages: list[int]
     finished_req_ids: set[str]
     preempted_req_ids: set[str]
+    step: int = 0
 
 
 @dataclass(slots=True)

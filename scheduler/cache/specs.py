@@ -27,12 +27,28 @@ class FullAttentionSpec:
         """Bytes of one page of one layer: keys and values."""
         return 2 * self.page_size * self.num_kv_heads * self.head_size * _DTYPE_BYTES[self.dtype]
 
+    def first_visible_token(self, position: int) -> int:
+        """The first token that the token at `position`, or any later one, sees."""
+        return 0
+
+    def max_pages(self, num_tokens: int, max_num_batched_tokens: int) -> int:
+        """The most pages that a sequence which grows to `num_tokens` holds at a time, when a step computes at most
+        `max_num_batched_tokens` of them.
+        """
+        return -(-num_tokens // self.page_size)
+
 
 @dataclass(slots=True, frozen=True)
 class SlidingWindowSpec(FullAttentionSpec):
     """A token sees itself and the `sliding_window - 1` tokens before it."""
 
     sliding_window: int
+
+    def first_visible_token(self, position: int) -> int:
+        return max(0, position - self.sliding_window + 1)
+
+    def max_pages(self, num_tokens: int, max_num_batched_tokens: int) -> int:
+        return _pages_spanned(self.page_size, num_tokens, self.sliding_window - 1 + max_num_batched_tokens)
 
 
 KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
@@ -70,3 +86,8 @@ def group_layers(specs: dict[str, KVCacheSpec]) -> list[CacheGroupSpec]:
         for spec, names in by_spec.items()
         for start in range(0, len(names), size)
     ]
+
+
+def _pages_spanned(page_size: int, num_tokens: int, span: int) -> int:
+    """The most pages that any `span` tokens in a row touch, in a sequence of `num_tokens`."""
+    return min(-(-num_tokens // page_size), (span - 2) // page_size + 2 if span > 1 else 1)

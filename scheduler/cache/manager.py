@@ -1,0 +1,214 @@
+"""The pages of all requests, over all groups: how many fit, what a prefix hit gives, who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from scheduler.cache.groups import FullGroup, make_group
+from scheduler.cache.hashing import extend_digests
+from scheduler.cache.page_pool import NULL_PAGE, PagePool
+from scheduler.cache.specs import CacheGroupsConfig
+from scheduler.output import PageIds
+from scheduler.request import EngineRequest
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What one running request has, in pages of all groups together, null pages not counted.
+
+    It holds `num_held` pages and was admitted on the promise that it can come to hold `num_promised`; its first
+    `num_cached` table entries can be found by others.
+    """
+
+    num_held: int = 0
+    num_promised: int = 0
+    num_cached: int = 0
+
+    @property
+    def num_owed(self) -> int:
+        return max(0, self.num_promised - self.num_held)
+
+
+class CacheManager:
+    """Gives pages to requests, and finds the prefix that every group still has.
+
+    A request is admitted where the pool has the pages of its first `horizon(request)` tokens, beside those owed to
+    the requests admitted before it: so prompts that are computed chunk by chunk do not preempt each other. Tokens
+    past the horizon take pages as they come. `max_chunk` is the most tokens of one request that a step computes.
+    """
+
+    def __init__(
+        self,
+        config: CacheGroupsConfig,
+        *,
+        enable_prefix_caching: bool,
+        max_chunk: int,
+        horizon: Callable[[EngineRequest], int],
+    ) -> None:
+        self.page_size = _common_page_size(config)
+        self.pool = PagePool(config.num_pages, len(config.kv_cache_groups))
+        self.groups = [
+            make_group(group.kv_cache_spec, self.pool, index) for index, group in enumerate(config.kv_cache_groups)
+        ]
+        self.num_hit_tokens = 0
+        self.num_looked_up_tokens = 0
+        self._enable_prefix_caching = enable_prefix_caching
+        self._max_chunk = max_chunk
+        self._horizon = horizon
+        self._holdings: dict[str, _Holding] = {}
+        self._num_owed = 0
+        self.no_pages: PageIds = tuple([] for _ in self.groups)
+        """What a request gets whose pages have room left; read only."""
+
+    def longest_request(self, limit: int) -> int:
+        """The most tokens, up to `limit`, that one request alone can have in the pool, computed one by one."""
+        for position in range(0, limit, self.page_size):
+            if self.largest_chunk(position) < 1:
+                return position
+        return limit
+
+    def largest_chunk(self, num_computed_tokens: int) -> int:
+        """The most tokens that a step can add to a request's `num_computed_tokens` with the whole pool to itself."""
+        num_unseen = sum(group.first_visible_page(num_computed_tokens) for group in self.groups)
+        return (self.pool.num_usable + num_unseen) // len(self.groups) * self.page_size - num_computed_tokens
+
+    def find_hit(self, request: EngineRequest) -> int:
+        """The number of leading tokens whose keys and values all groups still have: whole pages, and never the last
+        token, whose logits are wanted. None of them where the prompt's log-probabilities are wanted.
+        """
+        if not self._enable_prefix_caching or request.sampling_params.prompt_logprobs is not None:
+            return 0
+        num_pages = (request.num_tokens - 1) // self.page_size
+        digests = extend_digests(request, num_pages, self.page_size)
+        agreed = -1
+        while agreed != num_pages:  # where one group must do with less, another may miss pages of its window there
+            agreed = num_pages
+            for group in self.groups:
+                num_pages = group.longest_hit(digests, num_pages)
+        return num_pages * self.page_size
+
+    def admit(self, request: EngineRequest, num_hit_tokens: int, num_new_tokens: int, headroom: int) -> PageIds | None:
+        """Give a request the pages of a hit and of its first chunk: all its pages, or None where the pool lacks what
+        the request will need, or `headroom` pages a group besides.
+        """
+        num_hit_pages = num_hit_tokens // self.page_size
+        hits = [group.hit_pages(request.page_digests, num_hit_pages) for group in self.groups]
+        pages_hit = [page for table in hits for page in table if page != NULL_PAGE]
+        num_free_hit = sum(self.pool.ref_counts[page] == 0 for page in pages_hit)
+        count = self._num_pages(num_hit_tokens + num_new_tokens) - num_hit_pages
+
+        holding = _Holding(len(pages_hit), num_cached=num_hit_pages)
+        holding.num_promised = max(self._promise(request, num_hit_tokens), holding.num_held + count * len(self.groups))
+        needed = num_free_hit + holding.num_owed + headroom * len(self.groups)
+        if needed + self._num_owed > self.pool.num_free:
+            return None
+
+        for page in pages_hit:
+            self.pool.share(page)
+        for group, table in zip(self.groups, hits, strict=True):
+            group.tables[request.request_id] = table
+        self._holdings[request.request_id] = holding
+        self._num_owed += holding.num_owed
+        request.num_allocated_tokens = num_hit_tokens
+        self._take(request, holding, count)
+        self._let_be_found(request, holding, num_hit_tokens + num_new_tokens)
+        self.num_hit_tokens += num_hit_tokens
+        self.num_looked_up_tokens += request.num_tokens
+        return tuple(table.copy() for table in hits)
+
+    def extend(self, request: EngineRequest, num_new_tokens: int) -> PageIds | None:
+        """Make room for a running request's next tokens, for which its pages are too few: the new pages, or None
+        where the pool lacks them.
+        """
+        holding = self._holdings[request.request_id]
+        end = request.num_computed_tokens + num_new_tokens
+        self._let_be_found(request, holding, request.num_computed_tokens)
+        self._drop_unseen(request, holding)
+        count = self._num_pages(end - request.num_allocated_tokens)
+        if count * len(self.groups) > self.pool.num_free:
+            return None
+        pages = self._take(request, holding, count)
+        self._let_be_found(request, holding, end)
+        return pages
+
+    def release(self, request: EngineRequest) -> None:
+        """Take all pages back; the full ones can be found until they are handed out anew."""
+        holding = self._holdings.pop(request.request_id)
+        self._let_be_found(request, holding, request.num_computed_tokens)
+        self._num_owed -= holding.num_owed
+        for group in self.groups:
+            group.release(request.request_id)
+        request.num_allocated_tokens = 0
+
+    def reset(self) -> bool:
+        """Forget all cached pages; refused (False) while any page is held."""
+        if self.pool.num_free < self.pool.num_usable:
+            return False
+        self.pool.forget_all()
+        return True
+
+    def num_common_prefix_pages(self, request_ids: Iterable[str]) -> list[int]:
+        """For each group, the leading pages that all these requests hold (null pages end the count)."""
+        ids = list(request_ids)
+        return [self._num_common(group, ids) for group in self.groups]
+
+    def _num_common(self, group: FullGroup, request_ids: list[str]) -> int:
+        tables = [group.tables[request_id] for request_id in request_ids if request_id in group.tables]
+        if not tables:
+            return 0
+        count = 0
+        for page in tables[0]:
+            # Few pages are held by so many that it is worth to look at every table.
+            if page == NULL_PAGE or self.pool.ref_counts[page] < len(tables):
+                break
+            if any(len(table) <= count or table[count] != page for table in tables):
+                break
+            count += 1
+        return count
+
+    def _promise(self, request: EngineRequest, num_computed_tokens: int) -> int:
+        """The most pages that the request comes to hold on its way to its horizon."""
+        horizon = self._horizon(request)
+        chunk = min(self._max_chunk, max(1, request.num_tokens - num_computed_tokens))
+        return min(self.pool.num_usable, sum(group.spec.max_pages(horizon, chunk) for group in self.groups))
+
+    def _take(self, request: EngineRequest, holding: _Holding, count: int) -> PageIds:
+        pages = tuple(group.take(request.request_id, count) for group in self.groups)
+        request.num_allocated_tokens += count * self.page_size
+        self._settle(holding, holding.num_held + count * len(self.groups), holding.num_promised)
+        return pages
+
+    def _drop_unseen(self, request: EngineRequest, holding: _Holding) -> None:
+        computed = request.num_computed_tokens
+        dropped = sum(group.drop_unseen(request.request_id, computed) for group in self.groups)
+        self._settle(holding, holding.num_held - dropped, self._promise(request, computed))
+
+    def _settle(self, holding: _Holding, num_held: int, num_promised: int) -> None:
+        self._num_owed -= holding.num_owed
+        holding.num_held, holding.num_promised = num_held, num_promised
+        self._num_owed += holding.num_owed
+
+    def _let_be_found(self, request: EngineRequest, holding: _Holding, num_tokens: int) -> None:
+        """Cache the pages that are full once `num_tokens` tokens are computed, those of draft tokens excepted.
+
+        That may be before the step that computes them has run: it writes a layer's keys and values of the whole
+        batch before it reads any, and steps run in order.
+        """
+        num_pages = min(num_tokens, request.num_tokens) // self.page_size
+        if num_pages <= holding.num_cached or not self._enable_prefix_caching:
+            return
+        digests = extend_digests(request, num_pages, self.page_size)
+        for group in self.groups:
+            group.cache(request.request_id, digests, holding.num_cached, num_pages)
+        holding.num_cached = num_pages
+
+    def _num_pages(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+
+def _common_page_size(config: CacheGroupsConfig) -> int:
+    sizes = {group.kv_cache_spec.page_size for group in config.kv_cache_groups}
+    if len(sizes) != 1:
+        raise ValueError(f"all cache groups need one page size, not {sorted(sizes)}")
+    return sizes.pop()

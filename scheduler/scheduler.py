@@ -1,0 +1,376 @@
+"""What each step computes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from scheduler.cache.manager import CacheManager
+from scheduler.cache.specs import CacheGroupsConfig
+from scheduler.config import CacheConfig, Config, SchedulerConfig, SpeculativeConfig
+from scheduler.interface import SchedulerInterface
+from scheduler.output import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    ModelRunnerOutput,
+    PageIds,
+    SchedulerOutput,
+    TokenLogprobs,
+)
+from scheduler.request import EngineRequest, EngineRequestStatus, FinishReason
+from scheduler.request_queue import FcfsQueue, RequestQueue
+from scheduler.step import Step
+
+if TYPE_CHECKING:
+    from runner import eSurgeRunner
+
+
+class Scheduler(SchedulerInterface):
+    """Continuous batching over a paged cache.
+
+    There is no prefill and no decode phase: a request has tokens (prompt, output, drafts) and a number of them that
+    are computed, and every step moves the second toward the first. Requests that run are served first, in the order
+    in which they began; where pages run out, the last of them is preempted: it loses its pages, waits before all
+    others, and is computed anew. So the first always goes on, until it ends.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        kv_cache_config: CacheGroupsConfig,
+        include_finished_set: bool = False,
+        max_num_seq_buckets: list[int] | None = None,
+    ) -> None:
+        """With `include_finished_set` each client is told the ids of its requests that ended.
+
+        `max_num_seq_buckets` takes the place of the config's. Raises ValueError where `config` and the groups do not
+        go together.
+        """
+        self._limits = config.scheduler_config
+        self._max_chunk = self._limits.long_prefill_token_threshold or self._limits.max_num_batched_tokens
+        buckets = max_num_seq_buckets or self._limits.max_num_seq_buckets or [self._limits.max_num_seqs]
+        self._max_num_seqs = min(self._limits.max_num_seqs, max(buckets))
+        self._cache = CacheManager(
+            kv_cache_config,
+            enable_prefix_caching=config.cache_config.enable_prefix_caching,
+            max_chunk=min(self._max_chunk, self._limits.max_num_batched_tokens),
+            horizon=lambda request: request.num_tokens,
+        )
+        # A request's last token is never computed: the pool need not have room for it.
+        self._max_num_tokens = self._cache.longest_request(self._limits.max_model_len) + 1
+        self._max_num_tokens = min(self._max_num_tokens, self._limits.max_model_len)
+        speculative = config.speculative_config
+        self._max_drafts = None if speculative is None else speculative.num_speculative_tokens
+
+        self._num_steps = 0
+        self._requests: dict[str, EngineRequest] = {}
+        self._running: dict[str, EngineRequest] = {}
+        self._waiting: RequestQueue = FcfsQueue()
+        self._errors: dict[str, str] = {}
+        self._finished_ids: set[str] = set()
+        self._finished_by_client: dict[int, set[str]] | None = defaultdict(set) if include_finished_set else None
+
+    @classmethod
+    def from_runner(
+        cls,
+        runner: eSurgeRunner,
+        max_num_batched_tokens: int | None = None,
+        enable_prefix_caching: bool = True,
+        include_finished_set: bool = False,
+        num_speculative_tokens: int = 0,
+        **options: Any,
+    ) -> Scheduler:
+        """A scheduler for the runner's cache groups and limits; `options` are further fields of SchedulerConfig.
+
+        The default budget of a step is the runner's `max_model_len`.
+        """
+        scheduler_config = SchedulerConfig(
+            max_num_seqs=runner.max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens or runner.max_model_len,
+            max_model_len=runner.max_model_len,
+            **options,
+        )
+        cache_config = CacheConfig(runner.num_pages, runner.page_size, enable_prefix_caching)
+        config = Config(scheduler_config, cache_config, SpeculativeConfig(num_speculative_tokens))
+        return cls(config, runner.cache_groups, include_finished_set)
+
+    # The loop
+
+    def schedule(self) -> SchedulerOutput:
+        step = self._begin_step()
+        self._schedule_running(step)
+        if not step.output.preempted_req_ids:
+            self._schedule_waiting(step)
+        return self._end_step(step)
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        outputs: dict[int, list[EngineCoreOutput]] = defaultdict(list)
+        for request_id in scheduler_output.num_scheduled_tokens:
+            request = self._requests.get(request_id)
+            if request is None or scheduler_output.step < request.first_step:
+                continue  # it ended, or was preempted and begun anew, while the step ran
+            output = self._update_request(request, scheduler_output, model_runner_output)
+            if output is not None:
+                outputs[request.client_index].append(output)
+        self._report_errors(outputs)
+        return self._for_clients(outputs)
+
+    # Requests come and go
+
+    def add_request(self, request: EngineRequest) -> None:
+        if request.request_id in self._requests:
+            raise ValueError(f"there is a request {request.request_id!r} already")
+        self._requests[request.request_id] = request
+        longest = request.num_prompt_tokens + max(request.sampling_params.max_tokens, 1)
+        request.max_num_tokens = min(longest, self._max_num_tokens)
+        request.first_step = self._num_steps + 1
+        error = self._why_never(request)
+        if error is None:
+            self._waiting.push(request)
+        else:
+            request.status = EngineRequestStatus.FINISHED_IGNORED
+            self._errors[request.request_id] = error
+
+    def finish_requests(self, request_ids: str | Iterable[str], finished_status: EngineRequestStatus) -> None:
+        if not finished_status.is_finished:
+            raise ValueError(f"{finished_status.name} is not a status to end with")
+        for request_id in [request_ids] if isinstance(request_ids, str) else request_ids:
+            request = self._requests.get(request_id)
+            if request is not None and not request.status.is_finished:
+                self._finish(request, finished_status)
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self._running), len(self._waiting)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._requests)
+
+    def has_finished_requests(self) -> bool:
+        return bool(self._finished_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        return self._cache.reset()
+
+    def shutdown(self) -> None:
+        self.finish_requests(list(self._requests), EngineRequestStatus.FINISHED_ABORTED)
+        self._requests.clear()
+        self._errors.clear()
+
+    # The parts of `schedule`
+
+    def _begin_step(self) -> Step:
+        self._num_steps += 1
+        finished_ids, self._finished_ids = self._finished_ids, set()
+        return Step(self._num_steps, self._limits.max_num_batched_tokens, finished_ids, self._limits.async_scheduling)
+
+    def _schedule_running(self, step: Step) -> None:
+        for request in list(self._running.values()):
+            if step.budget == 0 or request.status is not EngineRequestStatus.RUNNING:
+                break  # it was preempted for one before it, and so were all after it
+            num_new_tokens = self._next_chunk(request, step.budget)
+            if num_new_tokens > 0:
+                page_ids = self._make_room(request, num_new_tokens, step)
+                if page_ids is None:
+                    break
+                step.add_running(request, num_new_tokens, page_ids)
+
+    def _schedule_waiting(self, step: Step) -> None:
+        while self._waiting and step.budget > 0 and len(self._running) < self._max_num_seqs:
+            request = self._waiting.peek()
+            num_hit_tokens = self._cache.find_hit(request)
+            num_new_tokens = self._first_chunk(request, num_hit_tokens, step.budget)
+            if num_new_tokens == 0:
+                break
+            page_ids = self._cache.admit(request, num_hit_tokens, num_new_tokens, self._headroom(request))
+            if page_ids is None:
+                break
+            self._waiting.remove(request)
+            self._begin(request, num_hit_tokens, num_new_tokens, page_ids, step)
+
+    def _end_step(self, step: Step) -> SchedulerOutput:
+        output = step.output
+        output.num_common_prefix_pages = self._cache.num_common_prefix_pages(output.num_scheduled_tokens)
+        return output
+
+    # How many tokens
+
+    def _next_chunk(self, request: EngineRequest, budget: int) -> int:
+        """The running request's tokens in this step: 0 while all that it has are computed or on their way."""
+        computed = request.num_computed_tokens
+        known = len(request.prompt_token_ids) + len(request.output_token_ids) + request.num_placeholders
+        num_tokens = known + len(request.draft_token_ids) - computed
+        if num_tokens > 1:
+            num_tokens = min(num_tokens, self._max_chunk, self._cache.largest_chunk(computed))
+        # A request's last token need not be computed, nor can drafts come after it.
+        return min(num_tokens, budget, request.max_num_tokens - 1 - computed)
+
+    def _first_chunk(self, request: EngineRequest, num_hit_tokens: int, budget: int) -> int:
+        """The waiting request's tokens in this step: 0 where it must wait for a larger budget.
+
+        Where prompts are not to be divided, one that was preempted still is, if with its output it has outgrown the
+        budget of a whole step.
+        """
+        num_tokens = request.num_tokens - num_hit_tokens
+        num_tokens = min(num_tokens, self._max_chunk, self._cache.largest_chunk(num_hit_tokens))
+        if num_tokens > budget and not self._limits.chunked_prefill_enabled:
+            return 0
+        return min(num_tokens, budget)
+
+    def _headroom(self, request: EngineRequest) -> int:
+        """The pages a group to leave free. One that was preempted comes back only where every running request has a
+        page to go on with, so that it is not preempted again before each has computed a page of tokens.
+        """
+        return len(self._running) if request.status is EngineRequestStatus.PREEMPTED else 0
+
+    def _why_never(self, request: EngineRequest) -> str | None:
+        """Why a new request can never run; None where it can."""
+        length, limit = request.num_prompt_tokens, self._max_num_tokens
+        if length == 0:
+            return "the prompt has no tokens"
+        if length >= limit:
+            what = "the model's length" if limit == self._limits.max_model_len else "the cache's"
+            return f"the prompt of {length} tokens leaves no room to generate: {what} is {limit} tokens"
+        if not self._limits.chunked_prefill_enabled:
+            limit = min(self._limits.max_num_batched_tokens, self._cache.largest_chunk(0))
+            if length > limit:
+                return f"the prompt of {length} tokens is over a step's {limit}, and chunked prefill is off"
+        return None
+
+    # A request's life
+
+    def _begin(
+        self, request: EngineRequest, num_hit_tokens: int, num_new_tokens: int, page_ids: PageIds, step: Step
+    ) -> None:
+        resumed = request.status is EngineRequestStatus.PREEMPTED
+        request.status = EngineRequestStatus.RUNNING
+        request.first_step = self._num_steps
+        request.num_computed_tokens = num_hit_tokens
+        self._running[request.request_id] = request
+        if resumed:
+            step.add_resumed(request, num_new_tokens, page_ids)
+        else:
+            request.num_cached_tokens = num_hit_tokens
+            step.add_new(request, num_new_tokens, page_ids)
+
+    def _make_room(self, request: EngineRequest, num_new_tokens: int, step: Step) -> PageIds | None:
+        """New pages for a running request, for which the last of the running are preempted; None if it was one."""
+        if request.num_computed_tokens + num_new_tokens <= request.num_allocated_tokens:
+            return self._cache.no_pages
+        while (page_ids := self._cache.extend(request, num_new_tokens)) is None:
+            last = next(reversed(self._running.values()))
+            self._preempt(last)
+            step.output.preempted_req_ids.add(last.request_id)
+            if last is request:
+                break
+        return page_ids
+
+    def _preempt(self, request: EngineRequest) -> None:
+        del self._running[request.request_id]
+        self._cache.release(request)
+        request.status = EngineRequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_placeholders = 0
+        request.num_scored_tokens = 0
+        request.draft_token_ids = []
+        self._waiting.push_preempted(request)
+
+    def _finish(self, request: EngineRequest, status: EngineRequestStatus) -> None:
+        if request.status is EngineRequestStatus.RUNNING:
+            del self._running[request.request_id]
+            self._cache.release(request)
+        else:
+            self._waiting.remove(request)
+        request.status = status
+        self._forget(request)
+
+    def _forget(self, request: EngineRequest) -> None:
+        del self._requests[request.request_id]
+        self._finished_ids.add(request.request_id)
+        if self._finished_by_client is not None:
+            self._finished_by_client[request.client_index].add(request.request_id)
+
+    # The parts of `update_from_output`
+
+    def _update_request(
+        self, request: EngineRequest, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> EngineCoreOutput | None:
+        index = model_runner_output.req_id_to_index[request.request_id]
+        token_ids = model_runner_output.sampled_token_ids[index]
+        if request.status is EngineRequestStatus.RUNNING:
+            self._correct_progress(request, len(token_ids), scheduler_output)
+        if request.sampling_params.max_tokens == 0:
+            token_ids, ending = [], _ending_of_scoring(request, scheduler_output.step)
+        else:
+            token_ids, ending = _append(request, token_ids)
+        prompt_logprobs = _new_prompt_logprobs(request, model_runner_output)
+        logprobs = model_runner_output.logprobs
+        if ending is not None:
+            self._finish(request, ending)
+        elif model_runner_output.spec_token_ids is not None and request.status is EngineRequestStatus.RUNNING:
+            request.draft_token_ids = model_runner_output.spec_token_ids[index][: self._max_drafts]
+        if not token_ids and ending is None and prompt_logprobs is None:
+            return None
+        return EngineCoreOutput(
+            request.request_id,
+            token_ids,
+            None if ending is None else ending.finish_reason,
+            request.stop_reason,
+            request.num_cached_tokens,
+            logprobs[index][: len(token_ids)] if logprobs is not None else None,
+            prompt_logprobs,
+        )
+
+    def _correct_progress(self, request: EngineRequest, num_sampled: int, scheduler_output: SchedulerOutput) -> None:
+        """Take back the drafts that the step computed and rejected, and the placeholders of what it sampled."""
+        drafts = scheduler_output.scheduled_spec_decode_tokens.get(request.request_id)
+        if drafts:
+            request.num_computed_tokens -= len(drafts) + 1 - num_sampled
+        if request.num_placeholders:
+            request.num_placeholders -= num_sampled
+
+    def _report_errors(self, outputs: dict[int, list[EngineCoreOutput]]) -> None:
+        for request_id, error in self._errors.items():
+            request = self._requests[request_id]
+            self._forget(request)
+            outputs[request.client_index].append(EngineCoreOutput(request_id, [], FinishReason.ERROR, error=error))
+        self._errors.clear()
+
+    def _for_clients(self, outputs: dict[int, list[EngineCoreOutput]]) -> dict[int, EngineCoreOutputs]:
+        by_client = {client: EngineCoreOutputs(its_outputs) for client, its_outputs in outputs.items()}
+        if self._finished_by_client is not None:
+            for client, finished_ids in self._finished_by_client.items():
+                by_client.setdefault(client, EngineCoreOutputs([])).finished_requests = finished_ids
+            self._finished_by_client = defaultdict(set)
+        return by_client
+
+
+def _append(request: EngineRequest, token_ids: list[int]) -> tuple[list[int], EngineRequestStatus | None]:
+    """Give a request its sampled tokens, up to one that ends it: those it took, and how it ended."""
+    for count, token_id in enumerate(token_ids, 1):
+        request.output_token_ids.append(token_id)
+        ending = request.ending(token_id)
+        if ending is not None:
+            return token_ids[:count], ending
+    return token_ids, None
+
+
+def _ending_of_scoring(request: EngineRequest, step: int) -> EngineRequestStatus | None:
+    """A request for no tokens ends with the step that computes the last of its prompt."""
+    is_last = step == request.last_step and request.num_computed_tokens >= request.num_prompt_tokens
+    return EngineRequestStatus.FINISHED_LENGTH_CAPPED if is_last else None
+
+
+def _new_prompt_logprobs(request: EngineRequest, model_runner_output: ModelRunnerOutput) -> list[TokenLogprobs] | None:
+    """The step's prompt log-probabilities, without those that were reported before a preemption."""
+    scored = model_runner_output.prompt_logprobs_dict.get(request.request_id)
+    if not scored or request.status is not EngineRequestStatus.RUNNING:
+        return None
+    request.num_scored_tokens += len(scored)
+    num_new = request.num_scored_tokens - request.num_reported_tokens
+    if num_new <= 0:
+        return None
+    request.num_reported_tokens = request.num_scored_tokens
+    return scored[-num_new:]
