@@ -55,6 +55,9 @@ class SchedulerOutput:
     draft tokens among them. `finished_req_ids` and `preempted_req_ids` are requests whose state the runner drops
     before the step. `num_common_prefix_pages` is, for each cache group, the number of leading pages that all
     scheduled requests share. `step` numbers the steps of a scheduler.
+
+    A page that one request fills in a step may be read by another in the same step: in each layer the runner writes
+    the keys and values of the whole batch before any attention reads them. Page ids are to be read, not changed.
     """
 
     scheduled_new_reqs: list[NewRequestData]

@@ -55,11 +55,11 @@ class EngineRequest:
     cache once the steps scheduled so far have run, `num_cached_tokens` those of them that a prefix hit gave for free
     when the request first ran. `output_token_ids` are the tokens generated so far.
 
-    The rest is the scheduler's own. `max_num_tokens` is the length, prompt and output, at which the request ends.
-    `draft_token_ids` are guesses to verify in the next step, `num_placeholders` sampled tokens that are still on the
-    device. Only outputs of steps from `first_step` on count: what an earlier step (before a preemption, or of an
-    earlier request with this id) samples is void; `last_step` is the last that computes tokens of the request.
-    `page_digests` name its full pages and `num_allocated_tokens` is what its pages have room for.
+    The rest is the scheduler's own. `num_tokens` counts prompt and output, and at `max_num_tokens` the request ends;
+    `stop_ids` are the tokens that can end it, known once it runs. `draft_token_ids` are guesses to verify in the next
+    step, `num_placeholders` counts sampled tokens that are still on the device. Outputs of steps before `first_step`
+    are void (the request was preempted since, or an earlier one had its id); `last_step` is the last that computes
+    tokens of it. `page_digests` name its full pages, and its pages have room for `num_allocated_tokens`.
     `num_scored_tokens` counts the prompt log-probabilities computed since it last began, `num_reported_tokens` those
     handed out.
     """
@@ -80,7 +80,9 @@ class EngineRequest:
     output_token_ids: list[int] = field(default_factory=list, init=False)
     stop_reason: int | str | None = field(default=None, init=False)
 
+    num_tokens: int = field(default=0, init=False)
     max_num_tokens: int = field(default=0, init=False)
+    stop_ids: frozenset[int] = field(default=frozenset(), init=False)
     draft_token_ids: list[int] = field(default_factory=list, init=False)
     num_placeholders: int = field(default=0, init=False)
     first_step: int = field(default=0, init=False)
@@ -90,14 +92,12 @@ class EngineRequest:
     num_scored_tokens: int = field(default=0, init=False)
     num_reported_tokens: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.prompt_token_ids)
+
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and output tokens."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Prompt and output tokens at positions `start` to before `stop`."""
@@ -108,23 +108,35 @@ class EngineRequest:
             return self.output_token_ids[start - split : stop - split]
         return self.prompt_token_ids[start:] + self.output_token_ids[: stop - split]
 
-    def ending(self, token_id: int) -> EngineRequestStatus | None:
-        """How the request ends with `token_id`, its newest output token; None where it goes on.
-
-        Before `min_tokens` only the length ends it. `ignore_eos` is about the model's own stop tokens: what the user
-        listed in `stop_token_ids` still stops.
+    def find_stop_ids(self) -> None:
+        """Gather the tokens that can end the request. `ignore_eos` is about the model's own: those that the user
+        listed in `stop_token_ids` still stop.
         """
-        params = self.sampling_params
-        if len(self.output_token_ids) >= params.min_tokens:
-            if not params.ignore_eos and self._is_eos(token_id):
-                return EngineRequestStatus.FINISHED_STOPPED
-            if token_id in params.stop_token_ids:
+        params, eos = self.sampling_params, self.eos_token_id
+        own = [] if params.ignore_eos or eos is None else eos if isinstance(eos, list) else [eos]
+        self.stop_ids = frozenset((*own, *params.stop_token_ids))
+
+    def append(self, token_ids: list[int]) -> EngineRequestStatus | None:
+        """Take sampled tokens up to one that ends the request, and say how it ends; None where it goes on."""
+        for token_id in token_ids:
+            self.output_token_ids.append(token_id)
+            self.num_tokens += 1
+            if token_id in self.stop_ids or self.num_tokens >= self.max_num_tokens:
+                ending = self._ending(token_id)
+                if ending is not None:
+                    return ending
+        return None
+
+    def _ending(self, token_id: int) -> EngineRequestStatus | None:
+        """Before `min_tokens` only the length ends a request."""
+        if token_id in self.stop_ids and len(self.output_token_ids) >= self.sampling_params.min_tokens:
+            if not self._is_eos(token_id):
                 self.stop_reason = token_id
-                return EngineRequestStatus.FINISHED_STOPPED
-        if len(self.prompt_token_ids) + len(self.output_token_ids) >= self.max_num_tokens:
+            return EngineRequestStatus.FINISHED_STOPPED
+        if self.num_tokens >= self.max_num_tokens:
             return EngineRequestStatus.FINISHED_LENGTH_CAPPED
         return None
 
     def _is_eos(self, token_id: int) -> bool:
         eos = self.eos_token_id
-        return token_id in eos if isinstance(eos, list) else token_id == eos
+        return not self.sampling_params.ignore_eos and (token_id in eos if isinstance(eos, list) else token_id == eos)

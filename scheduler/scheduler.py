@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from runner import eSurgeRunner
 
 
+_RUNNING = EngineRequestStatus.RUNNING  # looked up once: reaching an enum's member is slow in the loops over requests
+
+
 class Scheduler(SchedulerInterface):
     """Continuous batching over a paged cache.
 
@@ -100,7 +103,7 @@ class Scheduler(SchedulerInterface):
     def schedule(self) -> SchedulerOutput:
         step = self._begin_step()
         self._schedule_running(step)
-        if not step.output.preempted_req_ids:
+        if not step.preempted_ids:
             self._schedule_waiting(step)
         return self._end_step(step)
 
@@ -163,19 +166,21 @@ class Scheduler(SchedulerInterface):
 
     def _begin_step(self) -> Step:
         self._num_steps += 1
-        finished_ids, self._finished_ids = self._finished_ids, set()
-        return Step(self._num_steps, self._limits.max_num_batched_tokens, finished_ids, self._limits.async_scheduling)
+        return Step(self._num_steps, self._limits.max_num_batched_tokens, self._limits.async_scheduling)
 
     def _schedule_running(self, step: Step) -> None:
         for request in list(self._running.values()):
-            if step.budget == 0 or request.status is not EngineRequestStatus.RUNNING:
+            if step.budget == 0 or request.status is not _RUNNING:
                 break  # it was preempted for one before it, and so were all after it
             num_new_tokens = self._next_chunk(request, step.budget)
-            if num_new_tokens > 0:
+            if num_new_tokens <= 0:
+                continue
+            page_ids: PageIds | None = self._cache.no_pages
+            if request.num_computed_tokens + num_new_tokens > request.num_allocated_tokens:
                 page_ids = self._make_room(request, num_new_tokens, step)
-                if page_ids is None:
-                    break
-                step.add_running(request, num_new_tokens, page_ids)
+            if page_ids is None:
+                break
+            step.add_running(request, num_new_tokens, page_ids)
 
     def _schedule_waiting(self, step: Step) -> None:
         while self._waiting and step.budget > 0 and len(self._running) < self._max_num_seqs:
@@ -191,7 +196,8 @@ class Scheduler(SchedulerInterface):
             self._begin(request, num_hit_tokens, num_new_tokens, page_ids, step)
 
     def _end_step(self, step: Step) -> SchedulerOutput:
-        output = step.output
+        finished_ids, self._finished_ids = self._finished_ids, set()
+        output = step.finish(finished_ids)
         output.num_common_prefix_pages = self._cache.num_common_prefix_pages(output.num_scheduled_tokens)
         return output
 
@@ -200,12 +206,14 @@ class Scheduler(SchedulerInterface):
     def _next_chunk(self, request: EngineRequest, budget: int) -> int:
         """The running request's tokens in this step: 0 while all that it has are computed or on their way."""
         computed = request.num_computed_tokens
-        known = len(request.prompt_token_ids) + len(request.output_token_ids) + request.num_placeholders
-        num_tokens = known + len(request.draft_token_ids) - computed
+        num_tokens = request.num_tokens + request.num_placeholders - computed
+        if request.draft_token_ids:
+            num_tokens += len(request.draft_token_ids)
         if num_tokens > 1:
-            num_tokens = min(num_tokens, self._max_chunk, self._cache.largest_chunk(computed))
+            num_tokens = min(num_tokens, budget, self._max_chunk, self._cache.largest_chunk(computed))
         # A request's last token need not be computed, nor can drafts come after it.
-        return min(num_tokens, budget, request.max_num_tokens - 1 - computed)
+        left = request.max_num_tokens - 1 - computed
+        return num_tokens if num_tokens < left else left
 
     def _first_chunk(self, request: EngineRequest, num_hit_tokens: int, budget: int) -> int:
         """The waiting request's tokens in this step: 0 where it must wait for a larger budget.
@@ -248,6 +256,7 @@ class Scheduler(SchedulerInterface):
         request.status = EngineRequestStatus.RUNNING
         request.first_step = self._num_steps
         request.num_computed_tokens = num_hit_tokens
+        request.find_stop_ids()
         self._running[request.request_id] = request
         if resumed:
             step.add_resumed(request, num_new_tokens, page_ids)
@@ -257,12 +266,10 @@ class Scheduler(SchedulerInterface):
 
     def _make_room(self, request: EngineRequest, num_new_tokens: int, step: Step) -> PageIds | None:
         """New pages for a running request, for which the last of the running are preempted; None if it was one."""
-        if request.num_computed_tokens + num_new_tokens <= request.num_allocated_tokens:
-            return self._cache.no_pages
         while (page_ids := self._cache.extend(request, num_new_tokens)) is None:
             last = next(reversed(self._running.values()))
             self._preempt(last)
-            step.output.preempted_req_ids.add(last.request_id)
+            step.preempted_ids.add(last.request_id)
             if last is request:
                 break
         return page_ids
@@ -278,7 +285,7 @@ class Scheduler(SchedulerInterface):
         self._waiting.push_preempted(request)
 
     def _finish(self, request: EngineRequest, status: EngineRequestStatus) -> None:
-        if request.status is EngineRequestStatus.RUNNING:
+        if request.status is _RUNNING:
             del self._running[request.request_id]
             self._cache.release(request)
         else:
@@ -299,17 +306,23 @@ class Scheduler(SchedulerInterface):
     ) -> EngineCoreOutput | None:
         index = model_runner_output.req_id_to_index[request.request_id]
         token_ids = model_runner_output.sampled_token_ids[index]
-        if request.status is EngineRequestStatus.RUNNING:
+        if scheduler_output.scheduled_spec_decode_tokens or request.num_placeholders:
             self._correct_progress(request, len(token_ids), scheduler_output)
+        ending = None
         if request.sampling_params.max_tokens == 0:
             token_ids, ending = [], _ending_of_scoring(request, scheduler_output.step)
-        else:
-            token_ids, ending = _append(request, token_ids)
-        prompt_logprobs = _new_prompt_logprobs(request, model_runner_output)
+        elif token_ids:
+            num_tokens = request.num_tokens
+            ending = request.append(token_ids)
+            if ending is not None:
+                token_ids = token_ids[: request.num_tokens - num_tokens]
+        prompt_logprobs = None
+        if model_runner_output.prompt_logprobs_dict:
+            prompt_logprobs = _new_prompt_logprobs(request, model_runner_output)
         logprobs = model_runner_output.logprobs
         if ending is not None:
             self._finish(request, ending)
-        elif model_runner_output.spec_token_ids is not None and request.status is EngineRequestStatus.RUNNING:
+        elif model_runner_output.spec_token_ids is not None and request.status is _RUNNING:
             request.draft_token_ids = model_runner_output.spec_token_ids[index][: self._max_drafts]
         if not token_ids and ending is None and prompt_logprobs is None:
             return None
@@ -325,6 +338,8 @@ class Scheduler(SchedulerInterface):
 
     def _correct_progress(self, request: EngineRequest, num_sampled: int, scheduler_output: SchedulerOutput) -> None:
         """Take back the drafts that the step computed and rejected, and the placeholders of what it sampled."""
+        if request.status is not _RUNNING:
+            return  # it was preempted, and has no progress
         drafts = scheduler_output.scheduled_spec_decode_tokens.get(request.request_id)
         if drafts:
             request.num_computed_tokens -= len(drafts) + 1 - num_sampled
@@ -347,16 +362,6 @@ class Scheduler(SchedulerInterface):
         return by_client
 
 
-def _append(request: EngineRequest, token_ids: list[int]) -> tuple[list[int], EngineRequestStatus | None]:
-    """Give a request its sampled tokens, up to one that ends it: those it took, and how it ended."""
-    for count, token_id in enumerate(token_ids, 1):
-        request.output_token_ids.append(token_id)
-        ending = request.ending(token_id)
-        if ending is not None:
-            return token_ids[:count], ending
-    return token_ids, None
-
-
 def _ending_of_scoring(request: EngineRequest, step: int) -> EngineRequestStatus | None:
     """A request for no tokens ends with the step that computes the last of its prompt."""
     is_last = step == request.last_step and request.num_computed_tokens >= request.num_prompt_tokens
@@ -366,7 +371,7 @@ def _ending_of_scoring(request: EngineRequest, step: int) -> EngineRequestStatus
 def _new_prompt_logprobs(request: EngineRequest, model_runner_output: ModelRunnerOutput) -> list[TokenLogprobs] | None:
     """The step's prompt log-probabilities, without those that were reported before a preemption."""
     scored = model_runner_output.prompt_logprobs_dict.get(request.request_id)
-    if not scored or request.status is not EngineRequestStatus.RUNNING:
+    if not scored or request.status is not _RUNNING:
         return None
     request.num_scored_tokens += len(scored)
     num_new = request.num_scored_tokens - request.num_reported_tokens

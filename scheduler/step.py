@@ -9,31 +9,60 @@ from scheduler.request import EngineRequest
 class Step:
     """Collects the requests of a step within its token budget, of which `budget` is left.
 
-    With `expect_samples` the next step may be scheduled before this one's tokens are known: a placeholder stands for
-    the token that a request samples in it.
+    Where `expect_samples`, the next step may be scheduled before this one's tokens are known: a placeholder stands
+    for the token that a request samples in it.
     """
 
-    __slots__ = ("_cached", "_expect_samples", "_num_scheduled", "budget", "output")
-
-    def __init__(self, number: int, budget: int, finished_req_ids: set[str], expect_samples: bool) -> None:
+    def __init__(self, number: int, budget: int, expect_samples: bool) -> None:
         self.budget = budget
-        self._cached = CachedRequestData()
-        self._num_scheduled: dict[str, int] = {}
+        self.preempted_ids: set[str] = set()
+        self._number = number
+        self._total = budget
         self._expect_samples = expect_samples
-        self.output = SchedulerOutput(
-            scheduled_new_reqs=[],
-            scheduled_cached_reqs=self._cached,
-            num_scheduled_tokens=self._num_scheduled,
-            total_num_scheduled_tokens=0,
-            scheduled_spec_decode_tokens={},
-            num_common_prefix_pages=[],
-            finished_req_ids=finished_req_ids,
-            preempted_req_ids=set(),
-            step=number,
-        )
+        self._cached: list[EngineRequest] = []  # the running ones, then those resumed
+        self._resumed: list[EngineRequest] = []
+        self._new: list[EngineRequest] = []
+        self._cached_page_ids: list[PageIds] = []
+        self._new_page_ids: list[PageIds] = []
+        self._cached_counts: list[int] = []
+        self._new_counts: list[int] = []
+
+    def add_running(self, request: EngineRequest, num_new_tokens: int, page_ids: PageIds) -> None:
+        self.budget -= num_new_tokens
+        self._cached.append(request)
+        self._cached_page_ids.append(page_ids)
+        self._cached_counts.append(num_new_tokens)
+
+    def add_resumed(self, request: EngineRequest, num_new_tokens: int, page_ids: PageIds) -> None:
+        """`page_ids` are all its pages; no running request may be added after it."""
+        self.add_running(request, num_new_tokens, page_ids)
+        self._resumed.append(request)
 
     def add_new(self, request: EngineRequest, num_new_tokens: int, page_ids: PageIds) -> None:
-        self.output.scheduled_new_reqs.append(
+        self.budget -= num_new_tokens
+        self._new.append(request)
+        self._new_page_ids.append(page_ids)
+        self._new_counts.append(num_new_tokens)
+
+    def finish(self, finished_ids: set[str]) -> SchedulerOutput:
+        """The step as the runner gets it. Its tokens count as computed: what is scheduled later is computed later."""
+        output = SchedulerOutput(
+            scheduled_new_reqs=self._new_data(),
+            scheduled_cached_reqs=self._cached_data(),
+            num_scheduled_tokens={},
+            total_num_scheduled_tokens=self._total - self.budget,
+            scheduled_spec_decode_tokens={},
+            num_common_prefix_pages=[],
+            finished_req_ids=finished_ids,
+            preempted_req_ids=self.preempted_ids,
+            step=self._number,
+        )
+        self._advance(output, self._cached, self._cached_counts)
+        self._advance(output, self._new, self._new_counts)
+        return output
+
+    def _new_data(self) -> list[NewRequestData]:
+        return [
             NewRequestData(
                 req_id=request.request_id,
                 prompt_token_ids=request.prompt_token_ids,
@@ -42,37 +71,33 @@ class Step:
                 num_computed_tokens=request.num_computed_tokens,
                 sample_index=request.sample_index,
             )
+            for request, page_ids in zip(self._new, self._new_page_ids, strict=True)
+        ]
+
+    def _cached_data(self) -> CachedRequestData:
+        num_running = len(self._cached) - len(self._resumed)
+        new_token_ids: list[list[int]] = [[] for _ in range(num_running)]
+        new_token_ids += [request.token_ids(0, request.num_tokens) for request in self._resumed]
+        return CachedRequestData(
+            req_ids=[request.request_id for request in self._cached],
+            resumed_from_preemption=[False] * num_running + [True] * len(self._resumed),
+            new_token_ids=new_token_ids,
+            new_page_ids=self._cached_page_ids,
+            num_computed_tokens=[request.num_computed_tokens for request in self._cached],
         )
-        self._compute(request, num_new_tokens)
 
-    def add_resumed(self, request: EngineRequest, num_new_tokens: int, page_ids: PageIds) -> None:
-        self._add_cached(request, page_ids, request.token_ids(0, request.num_tokens), resumed=True)
-        self._compute(request, num_new_tokens)
+    def _advance(self, output: SchedulerOutput, requests: list[EngineRequest], counts: list[int]) -> None:
+        for request, count in zip(requests, counts, strict=True):
+            output.num_scheduled_tokens[request.request_id] = count
+            request.last_step = self._number
+            request.num_computed_tokens += count
+            if request.draft_token_ids:
+                self._take_drafts(output, request)
+            if self._expect_samples and request.num_computed_tokens >= request.num_tokens + request.num_placeholders:
+                request.num_placeholders += 1
 
-    def add_running(self, request: EngineRequest, num_new_tokens: int, page_ids: PageIds) -> None:
-        self._add_cached(request, page_ids, [], resumed=False)
-        self._compute(request, num_new_tokens)
-
-    def _add_cached(self, request: EngineRequest, page_ids: PageIds, token_ids: list[int], resumed: bool) -> None:
-        cached = self._cached
-        cached.req_ids.append(request.request_id)
-        cached.resumed_from_preemption.append(resumed)
-        cached.new_token_ids.append(token_ids)
-        cached.new_page_ids.append(page_ids)
-        cached.num_computed_tokens.append(request.num_computed_tokens)
-
-    def _compute(self, request: EngineRequest, num_new_tokens: int) -> None:
-        """Count the tokens as computed: whatever is scheduled later is computed later."""
-        self.budget -= num_new_tokens
-        self.output.total_num_scheduled_tokens += num_new_tokens
-        self._num_scheduled[request.request_id] = num_new_tokens
-        request.last_step = self.output.step
-        request.num_computed_tokens += num_new_tokens
-        num_past = request.num_computed_tokens - request.num_tokens - request.num_placeholders
-        if request.draft_token_ids:
-            if num_past > 0:
-                drafts = request.draft_token_ids[:num_past]
-                self.output.scheduled_spec_decode_tokens[request.request_id] = drafts
-            request.draft_token_ids = []
-        if num_past >= 0 and self._expect_samples:
-            request.num_placeholders += 1
+    def _take_drafts(self, output: SchedulerOutput, request: EngineRequest) -> None:
+        num_drafts = request.num_computed_tokens - request.num_tokens
+        if num_drafts > 0:
+            output.scheduled_spec_decode_tokens[request.request_id] = request.draft_token_ids[:num_drafts]
+        request.draft_token_ids = []  # those left out would be stale in the next step

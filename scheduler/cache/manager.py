@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from scheduler.cache.groups import FullGroup, make_group
+from scheduler.cache.groups import FullGroup, WindowedGroup, make_group
 from scheduler.cache.hashing import extend_digests
 from scheduler.cache.page_pool import NULL_PAGE, PagePool
 from scheduler.cache.specs import CacheGroupsConfig
@@ -56,6 +56,7 @@ class CacheManager:
         self._enable_prefix_caching = enable_prefix_caching
         self._max_chunk = max_chunk
         self._horizon = horizon
+        self._has_windows = any(isinstance(group, WindowedGroup) for group in self.groups)
         self._holdings: dict[str, _Holding] = {}
         self._num_owed = 0
         self.no_pages: PageIds = tuple([] for _ in self.groups)
@@ -124,7 +125,8 @@ class CacheManager:
         holding = self._holdings[request.request_id]
         end = request.num_computed_tokens + num_new_tokens
         self._let_be_found(request, holding, request.num_computed_tokens)
-        self._drop_unseen(request, holding)
+        if self._has_windows:
+            self._drop_unseen(request, holding)
         count = self._num_pages(end - request.num_allocated_tokens)
         if count * len(self.groups) > self.pool.num_free:
             return None
@@ -148,24 +150,21 @@ class CacheManager:
         self.pool.forget_all()
         return True
 
-    def num_common_prefix_pages(self, request_ids: Iterable[str]) -> list[int]:
+    def num_common_prefix_pages(self, request_ids: Collection[str]) -> list[int]:
         """For each group, the leading pages that all these requests hold (null pages end the count)."""
-        ids = list(request_ids)
-        return [self._num_common(group, ids) for group in self.groups]
+        return [self._num_common(group, request_ids) for group in self.groups]
 
-    def _num_common(self, group: FullGroup, request_ids: list[str]) -> int:
-        tables = [group.tables[request_id] for request_id in request_ids if request_id in group.tables]
-        if not tables:
+    def _num_common(self, group: FullGroup, request_ids: Collection[str]) -> int:
+        if not request_ids:
             return 0
-        count = 0
-        for page in tables[0]:
-            # Few pages are held by so many that it is worth to look at every table.
-            if page == NULL_PAGE or self.pool.ref_counts[page] < len(tables):
-                break
-            if any(len(table) <= count or table[count] != page for table in tables):
-                break
-            count += 1
-        return count
+        first = group.tables[next(iter(request_ids))]
+        if self.pool.ref_counts[first[0]] < len(request_ids):
+            return 0  # as nearly always: too few hold the first page for it to be worth to look at every table
+        count = len(first)
+        for request_id in request_ids:
+            table = group.tables[request_id]
+            count = next((i for i in range(min(count, len(table))) if table[i] != first[i]), min(count, len(table)))
+        return next((i for i in range(count) if first[i] == NULL_PAGE), count)
 
     def _promise(self, request: EngineRequest, num_computed_tokens: int) -> int:
         """The most pages that the request comes to hold on its way to its horizon."""
