@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from runner.attention import best_attention
 from runner.attention.interface import Attention, KVCache
-from runner.attention.xla import XlaAttention
 from runner.batch import Batch, Step, StepInputs
 from runner.models import decoder
 from runner.models.config import DecoderConfig
@@ -38,7 +38,15 @@ class eSurgeRunner:
         self.config = config
         self.plan = plan
         self._params = params
-        self._cache = _empty_cache(config, plan)
+        attention = best_attention()
+        self._cache = attention.empty_cache(
+            plan.layout.num_buffers,
+            plan.layout.num_pages,
+            plan.layout.page_size,
+            config.num_kv_heads,
+            config.head_dim,
+            DTYPES[plan.kv_cache_dtype],
+        )
         self._batch = Batch(
             max_num_seqs=plan.max_num_seqs,
             max_model_len=plan.max_model_len,
@@ -46,7 +54,7 @@ class eSurgeRunner:
             page_size=plan.layout.page_size,
             default_seed=plan.seed,
         )
-        step = partial(_step, config, XlaAttention(), plan.layout.places())
+        step = partial(_step, config, attention, plan.layout.places(), plan.layout.page_size)
         self._jitted_step = jax.jit(step, donate_argnums=1)
         self._programs = Programs(self._lower)
 
@@ -73,7 +81,8 @@ class eSurgeRunner:
         enable_compilation_cache()
         config = decoder_config(checkpoint.config)
         plan = plan_engine(config, options or RunnerOptions())
-        params = load_params(config, checkpoint, DTYPES[plan.dtype], progress)
+        stacked = not best_attention().is_cheap_to_compile
+        params = load_params(config, checkpoint, DTYPES[plan.dtype], progress, stacked=stacked)
         return cls(checkpoint, config, plan, params)
 
     @property
@@ -148,21 +157,17 @@ def _step(
     config: DecoderConfig,
     attention: Attention,
     places: decoder.CachePlaces,
+    page_size: int,
     params: decoder.Params,
     cache: KVCache,
     inputs: StepInputs,
 ) -> tuple[Sampled, KVCache]:
     """One step on the device: every token through the layers, each sequence's last one through head and sampler."""
-    hidden, cache = decoder.forward(config, attention, params, cache, places, inputs.token_ids, inputs.ragged)
+    hidden, cache = decoder.forward(
+        config, attention, params, cache, places, page_size, inputs.token_ids, inputs.ragged
+    )
     last = jnp.maximum(inputs.ragged.query_start[1:] - 1, 0)
     return sample(decoder.logits(config, params, hidden[last]), inputs.sampling), cache
-
-
-def _empty_cache(config: DecoderConfig, plan: EnginePlan) -> KVCache:
-    layout = plan.layout
-    shape = (layout.num_buffers, layout.num_pages, layout.page_size, config.num_kv_heads, config.head_dim)
-    dtype = DTYPES[plan.kv_cache_dtype]
-    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
 def _token_logprobs(sampled: Sampled, row: int, width: int) -> TokenLogprobs:

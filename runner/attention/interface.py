@@ -10,16 +10,30 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class KVCache(NamedTuple):
-    """The page pool: keys and values, each [buffers, pages, page_size, kv_heads, head_dim].
+    """The page pool: keys and values, [buffers, pages, …] each; what a page looks like is the backend's own.
 
-    Layer i of every cache group uses buffer i (see scheduler.cache.specs); page 0 takes what padding tokens write.
+    Layer i of every cache group uses buffer i (see scheduler.cache.specs). No sequence owns page 0: a backend may put
+    there what padding tokens write.
     """
 
     keys: jax.Array
     values: jax.Array
+
+
+class Place(NamedTuple):
+    """Where a layer finds its keys and values, and how far its queries see; int32 scalars.
+
+    `group` selects the page table and `buffer` the part of the pool. A query sees itself and the `window - 1` tokens
+    before it.
+    """
+
+    buffer: jax.Array
+    group: jax.Array
+    window: jax.Array
 
 
 class RaggedBatch(NamedTuple):
@@ -56,31 +70,39 @@ def token_places(batch: RaggedBatch, num_tokens: int) -> TokenPlaces:
 
 
 class Attention(Protocol):
-    """A backend. `plan` does, once a step, what does not depend on the layer; its result is the backend's own."""
+    """A backend.
 
-    def plan(self, batch: RaggedBatch, num_tokens: int) -> Any: ...
+    `is_cheap_to_compile` tells the decoder that it may compile one copy for each layer.
+    """
 
-    def write(
-        self, cache: KVCache, keys: jax.Array, values: jax.Array, *, buffer: jax.Array, group: jax.Array, plan: Any
+    is_cheap_to_compile: bool
+
+    def empty_cache(
+        self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
     ) -> KVCache:
-        """Put the step's keys and values, [T, kv_heads, head_dim] each, into their pages of one layer's buffer."""
+        """A page pool of zeros in this backend's layout."""
         ...
 
-    def attend(
+    def plan(self, batch: RaggedBatch, num_tokens: int, page_size: int) -> Any:
+        """What does not depend on the layer, worked out once a step; the result is the backend's own."""
+        ...
+
+    def __call__(
         self,
         queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
         cache: KVCache,
+        place: Place,
+        plan: Any,
         *,
-        buffer: jax.Array,
-        group: jax.Array,
-        window: jax.Array,
         scale: float,
         soft_cap: float | None,
-        plan: Any,
-    ) -> jax.Array:
-        """Causal attention of float32 queries [T, heads, head_dim] over their sequences' pages, the step's included.
+    ) -> tuple[jax.Array, KVCache]:
+        """Write the step's keys and values into their pages, then attend causally over each sequence's pages.
 
-        A query sees itself and the `window - 1` tokens before it. Scores are multiplied by `scale`, then capped to
-        soft_cap * tanh(scores / soft_cap). Returns float32 [T, heads, head_dim]; rows of padding are arbitrary.
+        Queries are float32 [T, heads, head_dim], keys and values float32 [T, kv_heads, head_dim]. Scores are
+        multiplied by `scale`, then capped to soft_cap * tanh(scores / soft_cap). Returns float32
+        [T, heads, head_dim], whose rows of padding are arbitrary but finite, and the pool.
         """
         ...

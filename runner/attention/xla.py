@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from runner.attention.interface import KVCache, RaggedBatch, TokenPlaces, token_places
+from runner.attention.interface import KVCache, Place, RaggedBatch, TokenPlaces, token_places
 
 _DECODE_TILES = 8
 """Decoding sequences walked together; sorted by length, so that they end at about the same page."""
@@ -43,53 +44,57 @@ class Plan(NamedTuple):
 
 
 class XlaAttention:
-    """See runner.attention.interface.Attention."""
+    """See runner.attention.interface.Attention. Keys and values are [buffers, pages, page_size, kv_heads, head_dim]."""
 
-    def plan(self, batch: RaggedBatch, num_tokens: int) -> Plan:
+    is_cheap_to_compile = False
+
+    def empty_cache(
+        self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
+    ) -> KVCache:
+        shape = (num_buffers, num_pages, page_size, num_kv_heads, head_dim)
+        return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+    def plan(self, batch: RaggedBatch, num_tokens: int, page_size: int) -> Plan:
         places = token_places(batch, num_tokens)
         return Plan(batch, places, _decode_tiles(batch), _prefill_tiles(batch, num_tokens))
 
-    def write(
-        self, cache: KVCache, keys: jax.Array, values: jax.Array, *, buffer: jax.Array, group: jax.Array, plan: Plan
-    ) -> KVCache:
-        page_size = cache.keys.shape[2]
-        places = plan.places
-        page = plan.batch.page_tables[group, places.sequence, places.position // page_size]
-        page = jnp.where(places.is_real, page, 0)
-        offset = places.position % page_size
-        return KVCache(
-            cache.keys.at[buffer, page, offset].set(keys.astype(cache.keys.dtype)),
-            cache.values.at[buffer, page, offset].set(values.astype(cache.values.dtype)),
-        )
-
-    def attend(
+    def __call__(
         self,
         queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
         cache: KVCache,
+        place: Place,
+        plan: Plan,
         *,
-        buffer: jax.Array,
-        group: jax.Array,
-        window: jax.Array,
         scale: float,
         soft_cap: float | None,
-        plan: Plan,
-    ) -> jax.Array:
-        pages = plan.batch.page_tables[group]
-        layer = _Layer(cache, buffer, pages, window, scale, soft_cap)
+    ) -> tuple[jax.Array, KVCache]:
+        cache = _write(cache, keys, values, place, plan)
+        layer = _Layer(cache, place, plan.batch.page_tables[place.group], scale, soft_cap)
         out = jnp.zeros_like(queries)
         out = _walk(out, queries, layer, plan.decode, tile_length=1, tiles_at_once=_DECODE_TILES)
-        if queries.shape[0] > 1:
-            out = _walk(out, queries, layer, plan.prefill, tile_length=_PREFILL_TILE, tiles_at_once=1)
-        return out
+        out = _walk(out, queries, layer, plan.prefill, tile_length=_PREFILL_TILE, tiles_at_once=1)
+        return out, cache
 
 
 class _Layer(NamedTuple):
     cache: KVCache
-    buffer: jax.Array
+    place: Place
     page_table: jax.Array
-    window: jax.Array
     scale: float
     soft_cap: float | None
+
+
+def _write(cache: KVCache, keys: jax.Array, values: jax.Array, place: Place, plan: Plan) -> KVCache:
+    page_size = cache.keys.shape[2]
+    sequence, position, is_real = plan.places
+    page = plan.batch.page_tables[place.group, sequence, position // page_size]
+    page = jnp.where(is_real, page, 0)
+    at = (place.buffer, page, position % page_size)
+    return KVCache(
+        cache.keys.at[at].set(keys.astype(cache.keys.dtype)), cache.values.at[at].set(values.astype(cache.values.dtype))
+    )
 
 
 def _decode_tiles(batch: RaggedBatch) -> Tiles:
@@ -165,14 +170,14 @@ def _attend_tiles(
         highest, total, out = state
         page = jax.lax.dynamic_slice_in_dim(table, index * pages_a_block, pages_a_block, axis=1)
         keys, values = (
-            buffer[layer.buffer, page].reshape(len(page), block_tokens, *buffer.shape[3:]).astype(jnp.float32)
+            buffer[layer.place.buffer, page].reshape(len(page), block_tokens, *buffer.shape[3:]).astype(jnp.float32)
             for buffer in layer.cache
         )
         scores = jnp.einsum("bqhgd,bkhd->bhgqk", queries, keys) * layer.scale
         if layer.soft_cap is not None:
             scores = layer.soft_cap * jnp.tanh(scores / layer.soft_cap)
         distance = query_position[:, :, None] - (index * block_tokens + jnp.arange(block_tokens))
-        seen = (distance >= 0) & (distance < layer.window)
+        seen = (distance >= 0) & (distance < layer.place.window)
         scores = jnp.where(seen[:, None, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.where(seen[:, None, None], jnp.exp(scores - new_highest[..., None]), 0)
@@ -188,7 +193,7 @@ def _attend_tiles(
         jnp.zeros((batch, kv_heads, heads, width, head_dim)),
     )
     no_tile = jnp.iinfo(jnp.int32).max
-    first_seen = jnp.min(jnp.where(length > 0, position, no_tile)) - layer.window + 1
+    first_seen = jnp.min(jnp.where(length > 0, position, no_tile)) - layer.place.window + 1
     first_block = jnp.maximum(first_seen, 0) // block_tokens
     end_block = -(-jnp.max(position + length) // block_tokens)
     _, total, out = jax.lax.fori_loop(first_block, end_block, block, start)

@@ -31,6 +31,7 @@ class Source(NamedTuple):
 
     name: str
     shape: Shape
+    is_norm: bool = False
 
 
 Weight = tuple[Source, ...]
@@ -42,27 +43,34 @@ def load_params(
     checkpoint: Tensors,
     dtype: np.dtype,
     progress: Progress,
+    *,
+    stacked: bool,
     put: Callable[[np.ndarray], jax.Array] = jax.device_put,
 ) -> Params:
     """Read every tensor that the decoder needs, cast to `dtype`, and `put` it on the device.
 
-    Raises UserError for a tensor that is missing or of another shape than the config says.
+    `stacked` makes one array of each weight for all layers. Raises UserError for a tensor that is missing or of
+    another shape than the config says.
     """
-    layer_weights = _layer_weights(config)
-    total = len(layer_weights) * config.num_layers
-    params: Params = {"layers": {}}
-    for name, weight in _outer_weights(config).items():
-        params[name] = put(_read([weight], checkpoint, dtype)[0])
-    for done, (name, weight) in enumerate(layer_weights.items()):
-        progress("load", done * config.num_layers, total)
-        layers = [
-            tuple(Source(f"model.layers.{i}.{source.name}", source.shape) for source in weight)
-            for i in range(config.num_layers)
+    offset = config.norm_offset
+    params: Params = {
+        name: put(_read([weight], checkpoint, dtype, offset)[0]) for name, weight in _outer_weights(config).items()
+    }
+    layers = _layer_weights(config)
+    loads = [(name, range(config.num_layers)) for name in layers]
+    if not stacked:
+        loads = [(name, range(i, i + 1)) for i in range(config.num_layers) for name in layers]
+    arrays = []
+    for done, (name, numbers) in enumerate(loads):
+        progress("load", done, len(loads))
+        weights = [
+            tuple(source._replace(name=f"model.layers.{i}.{source.name}") for source in layers[name]) for i in numbers
         ]
-        params["layers"][name] = put(_read(layers, checkpoint, dtype))
-    progress("load", total, total)
-    if config.norm_offset:
-        _offset_norms(params, config.norm_offset)
+        array = _read(weights, checkpoint, dtype, offset)
+        arrays.append((name, put(array if stacked else array[0])))
+    progress("load", len(loads), len(loads))
+    count = len(layers)
+    params["layers"] = dict(arrays) if stacked else [dict(arrays[i : i + count]) for i in range(0, len(arrays), count)]
     return params
 
 
@@ -70,7 +78,7 @@ def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
     matrix = (config.vocab_size, config.hidden_size)
     weights: dict[str, Weight] = {
         "embedding": (Source("model.embed_tokens.weight", matrix),),
-        "final_norm": (Source("model.norm.weight", (config.hidden_size,)),),
+        "final_norm": (Source("model.norm.weight", (config.hidden_size,), is_norm=True),),
     }
     if not config.tie_word_embeddings:
         weights["head"] = (Source("lm_head.weight", matrix),)
@@ -83,7 +91,7 @@ def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
     queries, keys = config.num_heads * head, config.num_kv_heads * head
 
     def norm(name: str, size: int = hidden) -> Weight:
-        return (Source(f"{name}.weight", (size,)),)
+        return (Source(f"{name}.weight", (size,), is_norm=True),)
 
     def linear(inputs: int, bias: bool, **outputs: int) -> tuple[Weight, Weight | None]:
         names = {name.replace("__", "."): size for name, size in outputs.items()}
@@ -116,17 +124,17 @@ def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
     return weights
 
 
-def _read(weights: list[Weight], checkpoint: Tensors, dtype: np.dtype) -> np.ndarray:
-    """The weights of all layers as one array [layers, …]."""
+def _read(weights: list[Weight], checkpoint: Tensors, dtype: np.dtype, norm_offset: float) -> np.ndarray:
+    """The weights of some layers as one array [layers, …]."""
     rows = sum(source.shape[0] for source in weights[0])
     out = _aligned_empty((len(weights), rows, *weights[0][0].shape[1:]), dtype)
     for layer, weight in zip(out, weights, strict=True):
         start = 0
-        for name, shape in weight:
+        for name, shape, is_norm in weight:
             tensor = checkpoint.tensor(name)
             if tensor.shape != shape:
                 raise UserError(f"the tensor {name} is {list(tensor.shape)}, but the config says {list(shape)}")
-            layer[start : start + shape[0]] = tensor
+            layer[start : start + shape[0]] = tensor.astype(np.float32) + norm_offset if is_norm else tensor
             start += shape[0]
     return out
 
@@ -136,10 +144,3 @@ def _aligned_empty(shape: Shape, dtype: np.dtype) -> np.ndarray:
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def _offset_norms(params: Params, offset: float) -> None:
-    params["final_norm"] = params["final_norm"] + offset
-    for name, weight in params["layers"].items():
-        if name.endswith("_norm"):
-            params["layers"][name] = weight + offset

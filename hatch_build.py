@@ -1,0 +1,72 @@
+"""Build hook: compiles the native attention kernels where there is a C++ compiler; without one the XLA path is used."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCES = Path(__file__).parent / "runner" / "attention" / "cpu"
+LIBRARY = SOURCES / "_native.so"
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno"]
+
+# one compilation of kernel.cc for each instruction set: its function, its register's bytes, its flags
+BASELINE = ("BaselineKernels", 16, [])
+X86 = [
+    ("Avx2Kernels", 32, ["-mavx2", "-mfma"]),
+    ("Avx512Kernels", 64, ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]),
+]
+
+
+class NativeBuildHook(BuildHookInterface):
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
+        if compiler is None:
+            print("esurge: no C++ compiler found; attention will run on XLA, which is slower on a CPU", file=sys.stderr)
+            return
+        try:
+            build(compiler)
+        except subprocess.CalledProcessError as error:
+            print(f"esurge: the native kernels did not compile ({error}); attention will run on XLA", file=sys.stderr)
+            return
+        build_data["artifacts"].append(str(LIBRARY.relative_to(Path(__file__).parent)))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+def build(compiler: str, extra_flags: list[str] | None = None, target: Path = LIBRARY) -> None:
+    """Compile every source on as many cores as there are, and link them into `target`."""
+    import jaxlib
+
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    headers = ["-isystem", str(Path(jaxlib.__file__).parent / "include")]
+    flags = [*FLAGS, *(["-DESURGE_X86"] if is_x86 else []), *headers, *(extra_flags or [])]
+    jobs = [("ffi.cc", "ffi.o", [])]
+    for name, width, own in [BASELINE, *(X86 if is_x86 else [])]:
+        jobs.append(("kernel.cc", f"{name}.o", [f"-DESURGE_KERNELS={name}", f"-DESURGE_VECTOR_BYTES={width}", *own]))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
+        objects = [str(Path(folder, name)) for _, name, _ in jobs]
+
+        def compile_one(job: tuple[str, str, list[str]], output: str) -> None:
+            source, _, own = job
+            subprocess.run([compiler, *flags, *own, "-c", str(SOURCES / source), "-o", output], check=True)
+
+        list(threads.map(compile_one, jobs, objects))
+        linked = Path(folder, "linked.so")
+        subprocess.run([compiler, "-shared", *(extra_flags or []), *objects, "-o", str(linked)], check=True)
+        shutil.copyfile(linked, target.with_suffix(".new"))
+        target.with_suffix(".new").replace(target)
+
+
+if __name__ == "__main__":
+    build(os.environ.get("CXX", "c++"), sys.argv[1:])

@@ -1,0 +1,86 @@
+"""Attention as one native call a layer, for CPUs: kernel.cc, through JAX's foreign function interface.
+
+The call writes a step's keys and values into their pages in place, and reads pages where they lie, so that ragged
+batches need no padding and no gather. It runs on XLA's own threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache as once
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runner.attention.interface import KVCache, Place, RaggedBatch
+
+LIBRARY = Path(__file__).with_name("_native.so")
+_LANE = 16
+_TARGET = "esurge_attention"
+
+
+class CpuAttention:
+    """See runner.attention.interface.Attention; kernel.h gives the layout of the pages."""
+
+    is_cheap_to_compile = True
+
+    def __init__(self) -> None:
+        _register()
+
+    def empty_cache(
+        self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
+    ) -> KVCache:
+        keys = (num_buffers, num_pages, num_kv_heads, head_dim, _round_up(page_size))
+        values = (num_buffers, num_pages, num_kv_heads, page_size, _round_up(head_dim))
+        return KVCache(jnp.zeros(keys, dtype), jnp.zeros(values, dtype))
+
+    def plan(self, batch: RaggedBatch, num_tokens: int, page_size: int) -> tuple[RaggedBatch, int]:
+        return batch, page_size
+
+    def __call__(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        cache: KVCache,
+        place: Place,
+        plan: tuple[RaggedBatch, int],
+        *,
+        scale: float,
+        soft_cap: float | None,
+    ) -> tuple[jax.Array, KVCache]:
+        batch, page_size = plan
+        call = jax.ffi.ffi_call(
+            _TARGET,
+            tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (queries, *cache)),
+            input_output_aliases={3: 1, 4: 2},
+        )
+        out, new_keys, new_values = call(
+            queries,
+            keys,
+            values,
+            *cache,
+            *batch,
+            jnp.stack(place),
+            page_size=page_size,
+            scale=np.float32(scale),
+            soft_cap=np.float32(soft_cap or 0.0),
+        )
+        return out, KVCache(new_keys, new_values)
+
+
+def is_built() -> bool:
+    """Whether the package's build found a compiler."""
+    return LIBRARY.exists()
+
+
+@once
+def _register() -> None:
+    handler = ctypes.CDLL(str(LIBRARY)).esurge_attention
+    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _LANE) * _LANE

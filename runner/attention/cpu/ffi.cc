@@ -1,0 +1,122 @@
+// The XLA custom call "esurge_attention": writes a step's keys and values into their pages, in place, then attends.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "kernel.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace esurge {
+namespace {
+
+const PageKernels& BestKernels() {
+#ifdef ESURGE_X86
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return Avx512Kernels();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Avx2Kernels();
+#endif
+  return BaselineKernels();
+}
+
+// Run work(0 .. count) on XLA's threads and this one. Nobody waits for a thread that has not begun, so that a busy
+// pool, or one whose only thread is this, cannot block the call.
+template <typename Work>
+void ParallelFor(ffi::ThreadPool& pool, int64_t count, const Work& work) {
+  struct Shared {
+    std::atomic<int64_t> next{0}, done{0};
+  };
+  auto shared = std::make_shared<Shared>();
+  auto run = [shared, count, &work] {
+    for (int64_t i; (i = shared->next.fetch_add(1)) < count; shared->done.fetch_add(1, std::memory_order_release))
+      work(i);
+  };
+  const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
+  for (int64_t i = 0; i < helpers; ++i) pool.Schedule(decltype(run)(run));
+  run();
+  while (shared->done.load(std::memory_order_acquire) < count) std::this_thread::yield();
+}
+
+std::vector<Tile> TilesOf(const Problem& p) {
+  std::vector<Tile> tiles;
+  for (int s = 0; s < p.num_sequences; ++s)
+    for (int q = p.query_start[s]; q < p.query_start[s + 1]; q += kTileQueries)
+      for (int head = 0; head < p.num_kv_heads; ++head)
+        tiles.push_back({s, q, std::min(kTileQueries, p.query_start[s + 1] - q), head});
+  // the longest first, so that no thread ends the call alone with a long one
+  std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) {
+    return int64_t{p.context_lens[a.sequence]} * a.num_queries > int64_t{p.context_lens[b.sequence]} * b.num_queries;
+  });
+  return tiles;
+}
+
+using Floats = ffi::Buffer<ffi::F32>;
+using Ints = ffi::Buffer<ffi::S32>;
+
+// keys_pool and values_pool are all layers' buffers, [buffers, pages, kv_heads, …]; place is {buffer, group, window}.
+ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats values, ffi::AnyBuffer keys_pool,
+                     ffi::AnyBuffer values_pool, Ints query_start, Ints context_lens, Ints page_tables, Ints place,
+                     ffi::Result<Floats> out, ffi::Result<ffi::AnyBuffer> keys_out,
+                     ffi::Result<ffi::AnyBuffer> values_out, int64_t page_size, float scale, float soft_cap) {
+  if (keys_out->untyped_data() != keys_pool.untyped_data() || values_out->untyped_data() != values_pool.untyped_data())
+    return ffi::Error::Internal("the page pool was copied");
+  const bool is_float = keys_pool.element_type() == ffi::F32;
+  if (!is_float && keys_pool.element_type() != ffi::BF16)
+    return ffi::Error::InvalidArgument("pages must be float32 or bfloat16");
+
+  Problem p;
+  p.num_sequences = context_lens.dimensions()[0];
+  p.pages_per_sequence = page_tables.dimensions()[2];
+  p.num_heads = queries.dimensions()[1];
+  p.num_kv_heads = keys.dimensions()[1];
+  p.head_dim = queries.dimensions()[2];
+  p.page_size = page_size;
+  p.window = place.typed_data()[2];
+  p.scale = scale;
+  p.soft_cap = soft_cap;
+  p.query_start = query_start.typed_data();
+  p.context_lens = context_lens.typed_data();
+  p.page_table = page_tables.typed_data() + int64_t{place.typed_data()[1]} * p.num_sequences * p.pages_per_sequence;
+  p.queries = queries.typed_data();
+  p.new_keys = keys.typed_data();
+  p.new_values = values.typed_data();
+  const auto layer_of = [&](ffi::AnyBuffer& buffer) {
+    return static_cast<char*>(buffer.untyped_data()) +
+           buffer.size_bytes() / buffer.dimensions()[0] * place.typed_data()[0];
+  };
+  p.keys = layer_of(keys_pool);
+  p.values = layer_of(values_pool);
+  p.out = out->typed_data();
+
+  const Kernels& kernels = is_float ? BestKernels().of_float : BestKernels().of_bfloat16;
+  ParallelFor(pool, p.num_sequences, [&](int64_t s) { kernels.write(p, s, p.query_start[s], p.query_start[s + 1]); });
+  const std::vector<Tile> tiles = TilesOf(p);
+  ParallelFor(pool, tiles.size(), [&](int64_t i) { kernels.attend(p, tiles[i]); });
+  const int64_t used = int64_t{p.query_start[p.num_sequences]} * p.num_heads * p.head_dim;
+  std::fill(p.out + used, p.out + out->element_count(), 0.0f);
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace esurge
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(esurge_attention, esurge::Attention,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("page_size")
+                                  .Attr<float>("scale")
+                                  .Attr<float>("soft_cap"));
