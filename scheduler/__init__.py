@@ -1,6 +1,12 @@
 """Decides which requests compute how many tokens in each step. Pure Python: no jax, no numpy, no transformers."""
 
-from scheduler.cache.specs import CacheGroupsConfig, CacheGroupSpec, FullAttentionSpec, SlidingWindowSpec
+from scheduler.cache.specs import (
+    CacheGroupsConfig,
+    CacheGroupSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    SlidingWindowSpec,
+)
 from scheduler.config import CacheConfig, Config, SchedulerConfig, SpeculativeConfig
 from scheduler.interface import SchedulerInterface
 from scheduler.output import (
@@ -20,6 +26,7 @@ __all__ = [
     "CacheGroupSpec",
     "CacheGroupsConfig",
     "CachedRequestData",
+    "ChunkedLocalAttentionSpec",
     "Config",
     "EngineCoreOutput",
     "EngineCoreOutputs",

@@ -51,17 +51,18 @@ class EngineRequest:
     """One prompt to complete once, and the scheduler's state of it.
 
     `eos_token_id` is the token, or the tokens, that end the text. `sample_index` tells apart the `n` samples of one
-    prompt (each is a request of its own). `num_computed_tokens` counts the tokens whose keys and values are in the
+    prompt (each is a request of its own). A smaller `priority` is more urgent; `arrival_time`, on a clock of the
+    caller's, breaks ties. `num_computed_tokens` counts the tokens whose keys and values are in the
     cache once the steps scheduled so far have run, `num_cached_tokens` those of them that a prefix hit gave for free
     when the request first ran. `output_token_ids` are the tokens generated so far.
 
-    The rest is the scheduler's own. `num_tokens` counts prompt and output, and at `max_num_tokens` the request ends;
-    `stop_ids` are the tokens that can end it, known once it runs. `draft_token_ids` are guesses to verify in the next
-    step, `num_placeholders` counts sampled tokens that are still on the device. Outputs of steps before `first_step`
-    are void (the request was preempted since, or an earlier one had its id); `last_step` is the last that computes
-    tokens of it. `page_digests` name its full pages, and its pages have room for `num_allocated_tokens`.
-    `num_scored_tokens` counts the prompt log-probabilities computed since it last began, `num_reported_tokens` those
-    handed out.
+    The rest is the scheduler's own. `order` counts the requests added before it. `num_tokens` counts prompt and
+    output, and at `max_num_tokens` the request ends; `stop_ids` are the tokens that can end it, known once it runs.
+    `draft_token_ids` are guesses to verify in the next step, `num_placeholders` counts sampled tokens that are still
+    on the device. Outputs of steps before `first_step` are void (the request was preempted since, or an earlier one
+    had its id); `last_step` is the last that computes tokens of it. `page_digests` name its full pages, and its pages
+    have room for `num_allocated_tokens`. `num_scored_tokens` counts the prompt log-probabilities computed since it
+    last began, `num_reported_tokens` those handed out.
     """
 
     request_id: str
@@ -80,6 +81,7 @@ class EngineRequest:
     output_token_ids: list[int] = field(default_factory=list, init=False)
     stop_reason: int | str | None = field(default=None, init=False)
 
+    order: int = field(default=0, init=False)
     num_tokens: int = field(default=0, init=False)
     max_num_tokens: int = field(default=0, init=False)
     stop_ids: frozenset[int] = field(default=frozenset(), init=False)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scheduler.cache.manager import CacheManager
 from scheduler.cache.specs import CacheGroupsConfig
-from scheduler.config import CacheConfig, Config, SchedulerConfig, SpeculativeConfig
+from scheduler.config import CacheConfig, Config, SchedulerConfig, SchedulingPolicy, SpeculativeConfig
+from scheduler.events import Event, EventKind, EventLog
 from scheduler.interface import SchedulerInterface
+from scheduler.limits import Limits
 from scheduler.output import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -19,7 +22,8 @@ from scheduler.output import (
     TokenLogprobs,
 )
 from scheduler.request import EngineRequest, EngineRequestStatus, FinishReason
-from scheduler.request_queue import FcfsQueue, RequestQueue
+from scheduler.request_queue import make_queue, urgency
+from scheduler.stats import SchedulerStats
 from scheduler.step import Step
 
 if TYPE_CHECKING:
@@ -50,29 +54,28 @@ class Scheduler(SchedulerInterface):
         `max_num_seq_buckets` takes the place of the config's. Raises ValueError where `config` and the groups do not
         go together.
         """
-        self._limits = config.scheduler_config
-        self._max_chunk = self._limits.long_prefill_token_threshold or self._limits.max_num_batched_tokens
-        buckets = max_num_seq_buckets or self._limits.max_num_seq_buckets or [self._limits.max_num_seqs]
-        self._max_num_seqs = min(self._limits.max_num_seqs, max(buckets))
+        limits = self._config = config.scheduler_config
+        buckets = max_num_seq_buckets or limits.max_num_seq_buckets or [limits.max_num_seqs]
+        self._max_num_seqs = min(limits.max_num_seqs, max(buckets))
         self._cache = CacheManager(
+            config.cache_config,
             kv_cache_config,
-            enable_prefix_caching=config.cache_config.enable_prefix_caching,
-            max_chunk=min(self._max_chunk, self._limits.max_num_batched_tokens),
-            horizon=lambda request: request.num_tokens,
+            max_num_seqs=self._max_num_seqs,
+            max_chunk=limits.max_chunk,
+            horizon=_last_computed if limits.policy is SchedulingPolicy.OFFLINE else _all_known,
         )
-        # A request's last token is never computed: the pool need not have room for it.
-        self._max_num_tokens = self._cache.longest_request(self._limits.max_model_len) + 1
-        self._max_num_tokens = min(self._max_num_tokens, self._limits.max_model_len)
-        speculative = config.speculative_config
-        self._max_drafts = None if speculative is None else speculative.num_speculative_tokens
+        self._limits = Limits(config, self._cache)
 
-        self._num_steps = 0
         self._requests: dict[str, EngineRequest] = {}
-        self._running: dict[str, EngineRequest] = {}
-        self._waiting: RequestQueue = FcfsQueue()
+        self._running: dict[str, EngineRequest] = {}  # the last is the first to be preempted
+        self._waiting = make_queue(SchedulingPolicy(limits.policy), self._cache.page_size)
         self._errors: dict[str, str] = {}
         self._finished_ids: set[str] = set()
         self._finished_by_client: dict[int, set[str]] | None = defaultdict(set) if include_finished_set else None
+        self._num_steps = 0
+        self._num_added = 0
+        self._stats = SchedulerStats(num_pages=self._cache.pool.num_usable)
+        self._events = EventLog(limits.record_events)
 
     @classmethod
     def from_runner(
@@ -128,9 +131,12 @@ class Scheduler(SchedulerInterface):
             raise ValueError(f"there is a request {request.request_id!r} already")
         self._requests[request.request_id] = request
         longest = request.num_prompt_tokens + max(request.sampling_params.max_tokens, 1)
-        request.max_num_tokens = min(longest, self._max_num_tokens)
+        request.max_num_tokens = min(longest, self._limits.max_num_tokens)
         request.first_step = self._num_steps + 1
-        error = self._why_never(request)
+        request.order = self._num_added
+        self._num_added += 1
+        self._events.record(request.request_id, EventKind.QUEUED)
+        error = self._limits.why_never(request)
         if error is None:
             self._waiting.push(request)
         else:
@@ -157,6 +163,16 @@ class Scheduler(SchedulerInterface):
     def reset_prefix_cache(self) -> bool:
         return self._cache.reset()
 
+    def get_stats(self) -> SchedulerStats:
+        """Where things stand now, and totals since the start."""
+        num_running, num_waiting = self.get_request_counts()
+        num_used = self._cache.pool.num_usable - self._cache.pool.num_free
+        return replace(self._stats, num_running=num_running, num_waiting=num_waiting, num_used_pages=num_used)
+
+    def take_events(self) -> list[Event]:
+        """The events since the last call; none unless the config says `record_events`."""
+        return self._events.take()
+
     def shutdown(self) -> None:
         self.finish_requests(list(self._requests), EngineRequestStatus.FINISHED_ABORTED)
         self._requests.clear()
@@ -166,13 +182,13 @@ class Scheduler(SchedulerInterface):
 
     def _begin_step(self) -> Step:
         self._num_steps += 1
-        return Step(self._num_steps, self._limits.max_num_batched_tokens, self._limits.async_scheduling)
+        return Step(self._num_steps, self._config.max_num_batched_tokens, self._config.async_scheduling)
 
     def _schedule_running(self, step: Step) -> None:
         for request in list(self._running.values()):
             if step.budget == 0 or request.status is not _RUNNING:
                 break  # it was preempted for one before it, and so were all after it
-            num_new_tokens = self._next_chunk(request, step.budget)
+            num_new_tokens = self._limits.next_chunk(request, step.budget)
             if num_new_tokens <= 0:
                 continue
             page_ids: PageIds | None = self._cache.no_pages
@@ -186,7 +202,7 @@ class Scheduler(SchedulerInterface):
         while self._waiting and step.budget > 0 and len(self._running) < self._max_num_seqs:
             request = self._waiting.peek()
             num_hit_tokens = self._cache.find_hit(request)
-            num_new_tokens = self._first_chunk(request, num_hit_tokens, step.budget)
+            num_new_tokens = self._limits.first_chunk(request, num_hit_tokens, step.budget)
             if num_new_tokens == 0:
                 break
             page_ids = self._cache.admit(request, num_hit_tokens, num_new_tokens, self._headroom(request))
@@ -194,6 +210,8 @@ class Scheduler(SchedulerInterface):
                 break
             self._waiting.remove(request)
             self._begin(request, num_hit_tokens, num_new_tokens, page_ids, step)
+        if self._config.policy is SchedulingPolicy.PRIORITY:
+            self._running = dict(sorted(self._running.items(), key=lambda item: urgency(item[1])))
 
     def _end_step(self, step: Step) -> SchedulerOutput:
         finished_ids, self._finished_ids = self._finished_ids, set()
@@ -201,53 +219,13 @@ class Scheduler(SchedulerInterface):
         output.num_common_prefix_pages = self._cache.num_common_prefix_pages(output.num_scheduled_tokens)
         return output
 
-    # How many tokens
-
-    def _next_chunk(self, request: EngineRequest, budget: int) -> int:
-        """The running request's tokens in this step: 0 while all that it has are computed or on their way."""
-        computed = request.num_computed_tokens
-        num_tokens = request.num_tokens + request.num_placeholders - computed
-        if request.draft_token_ids:
-            num_tokens += len(request.draft_token_ids)
-        if num_tokens > 1:
-            num_tokens = min(num_tokens, budget, self._max_chunk, self._cache.largest_chunk(computed))
-        # A request's last token need not be computed, nor can drafts come after it.
-        left = request.max_num_tokens - 1 - computed
-        return num_tokens if num_tokens < left else left
-
-    def _first_chunk(self, request: EngineRequest, num_hit_tokens: int, budget: int) -> int:
-        """The waiting request's tokens in this step: 0 where it must wait for a larger budget.
-
-        Where prompts are not to be divided, one that was preempted still is, if with its output it has outgrown the
-        budget of a whole step.
-        """
-        num_tokens = request.num_tokens - num_hit_tokens
-        num_tokens = min(num_tokens, self._max_chunk, self._cache.largest_chunk(num_hit_tokens))
-        if num_tokens > budget and not self._limits.chunked_prefill_enabled:
-            return 0
-        return min(num_tokens, budget)
+    # A request's life
 
     def _headroom(self, request: EngineRequest) -> int:
         """The pages a group to leave free. One that was preempted comes back only where every running request has a
         page to go on with, so that it is not preempted again before each has computed a page of tokens.
         """
         return len(self._running) if request.status is EngineRequestStatus.PREEMPTED else 0
-
-    def _why_never(self, request: EngineRequest) -> str | None:
-        """Why a new request can never run; None where it can."""
-        length, limit = request.num_prompt_tokens, self._max_num_tokens
-        if length == 0:
-            return "the prompt has no tokens"
-        if length >= limit:
-            what = "the model's length" if limit == self._limits.max_model_len else "the cache's"
-            return f"the prompt of {length} tokens leaves no room to generate: {what} is {limit} tokens"
-        if not self._limits.chunked_prefill_enabled:
-            limit = min(self._limits.max_num_batched_tokens, self._cache.largest_chunk(0))
-            if length > limit:
-                return f"the prompt of {length} tokens is over a step's {limit}, and chunked prefill is off"
-        return None
-
-    # A request's life
 
     def _begin(
         self, request: EngineRequest, num_hit_tokens: int, num_new_tokens: int, page_ids: PageIds, step: Step
@@ -257,11 +235,14 @@ class Scheduler(SchedulerInterface):
         request.first_step = self._num_steps
         request.num_computed_tokens = num_hit_tokens
         request.find_stop_ids()
+        self._events.record(request.request_id, EventKind.SCHEDULED)
         self._running[request.request_id] = request
         if resumed:
             step.add_resumed(request, num_new_tokens, page_ids)
         else:
             request.num_cached_tokens = num_hit_tokens
+            self._stats.num_prompt_tokens += request.num_prompt_tokens
+            self._stats.num_cached_tokens += num_hit_tokens
             step.add_new(request, num_new_tokens, page_ids)
 
     def _make_room(self, request: EngineRequest, num_new_tokens: int, step: Step) -> PageIds | None:
@@ -277,6 +258,9 @@ class Scheduler(SchedulerInterface):
     def _preempt(self, request: EngineRequest) -> None:
         del self._running[request.request_id]
         self._cache.release(request)
+        self._stats.num_preemptions += 1
+        self._stats.num_recomputed_tokens += request.num_computed_tokens
+        self._events.record(request.request_id, EventKind.PREEMPTED)
         request.status = EngineRequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_placeholders = 0
@@ -296,6 +280,7 @@ class Scheduler(SchedulerInterface):
     def _forget(self, request: EngineRequest) -> None:
         del self._requests[request.request_id]
         self._finished_ids.add(request.request_id)
+        self._events.record(request.request_id, EventKind.FINISHED)
         if self._finished_by_client is not None:
             self._finished_by_client[request.client_index].add(request.request_id)
 
@@ -314,6 +299,8 @@ class Scheduler(SchedulerInterface):
         elif token_ids:
             num_tokens = request.num_tokens
             ending = request.append(token_ids)
+            if self._events.is_on and num_tokens == request.num_prompt_tokens:
+                self._events.record(request.request_id, EventKind.FIRST_TOKEN)
             if ending is not None:
                 token_ids = token_ids[: request.num_tokens - num_tokens]
         prompt_logprobs = None
@@ -323,7 +310,7 @@ class Scheduler(SchedulerInterface):
         if ending is not None:
             self._finish(request, ending)
         elif model_runner_output.spec_token_ids is not None and request.status is _RUNNING:
-            request.draft_token_ids = model_runner_output.spec_token_ids[index][: self._max_drafts]
+            request.draft_token_ids = model_runner_output.spec_token_ids[index][: self._limits.max_drafts]
         if not token_ids and ending is None and prompt_logprobs is None:
             return None
         return EngineCoreOutput(
@@ -343,6 +330,8 @@ class Scheduler(SchedulerInterface):
         drafts = scheduler_output.scheduled_spec_decode_tokens.get(request.request_id)
         if drafts:
             request.num_computed_tokens -= len(drafts) + 1 - num_sampled
+            self._stats.num_draft_tokens += len(drafts)
+            self._stats.num_accepted_tokens += num_sampled - 1
         if request.num_placeholders:
             request.num_placeholders -= num_sampled
 
@@ -360,6 +349,14 @@ class Scheduler(SchedulerInterface):
                 by_client.setdefault(client, EngineCoreOutputs([])).finished_requests = finished_ids
             self._finished_by_client = defaultdict(set)
         return by_client
+
+
+def _all_known(request: EngineRequest) -> int:
+    return request.num_tokens
+
+
+def _last_computed(request: EngineRequest) -> int:
+    return request.max_num_tokens - 1
 
 
 def _ending_of_scoring(request: EngineRequest, step: int) -> EngineRequestStatus | None:

@@ -1,15 +1,21 @@
-"""One class a kind of attention: which pages a request holds, drops and finds again."""
+"""One class a kind of layer: what a request holds, drops and finds again."""
 
 from __future__ import annotations
 
 from scheduler.cache.page_pool import NULL_PAGE, PagePool
-from scheduler.cache.specs import KVCacheSpec, SlidingWindowSpec
+from scheduler.cache.specs import (
+    ChunkedLocalAttentionSpec,
+    KVCacheSpec,
+    PagedSpec,
+    RecurrentStateSpec,
+    SlidingWindowSpec,
+)
 
 
 class FullGroup:
     """Every token sees all before it: pages are kept until the end, and a hit needs all pages before it."""
 
-    def __init__(self, spec: KVCacheSpec, pool: PagePool, index: int) -> None:
+    def __init__(self, spec: PagedSpec, pool: PagePool, index: int) -> None:
         self.spec = spec
         self.tables: dict[str, list[int]] = {}
         self._pool = pool
@@ -31,6 +37,19 @@ class FullGroup:
         first = self.first_visible_page(num_pages * self.spec.page_size)
         return [NULL_PAGE] * first + [self._cached[digest] for digest in digests[first:num_pages]]
 
+    def begin(self, request_id: str, table: list[int]) -> None:
+        """Hold the pages of a hit."""
+        for page in table:
+            if page != NULL_PAGE:
+                self._pool.share(page)
+        self.tables[request_id] = table
+
+    def take(self, request_id: str, count: int) -> list[int]:
+        """Hold `count` more pages."""
+        pages = self._pool.take(count)
+        self.tables[request_id].extend(pages)
+        return pages
+
     def cache(self, request_id: str, digests: list[bytes], start: int, stop: int) -> None:
         """Let the request's pages from `start` to before `stop` be found."""
         table = self.tables[request_id]
@@ -40,11 +59,6 @@ class FullGroup:
     def drop_unseen(self, request_id: str, num_computed_tokens: int) -> int:
         """Let go of the pages that no later token sees; returns how many."""
         return 0
-
-    def take(self, request_id: str, count: int) -> list[int]:
-        pages = self._pool.take(count)
-        self.tables[request_id].extend(pages)
-        return pages
 
     def release(self, request_id: str) -> None:
         """Let go of all the request's pages: its tail is evicted before its head."""
@@ -75,6 +89,26 @@ class WindowedGroup(FullGroup):
         return len(dropped)
 
 
-def make_group(spec: KVCacheSpec, pool: PagePool, index: int) -> FullGroup:
-    kind = WindowedGroup if isinstance(spec, SlidingWindowSpec) else FullGroup
-    return kind(spec, pool, index)
+class StateGroup:
+    """A recurrent state: one slot a request, and no hit, for the state before a token is not kept."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.tables: dict[str, list[int]] = {}
+        self._free = list(range(num_slots, 0, -1))
+
+    def begin(self, request_id: str) -> None:
+        self.tables[request_id] = [self._free.pop()]
+
+    def take(self, request_id: str, count: int) -> list[int]:
+        return []
+
+    def release(self, request_id: str) -> None:
+        self._free.extend(self.tables.pop(request_id))
+
+
+def make_group(spec: KVCacheSpec, pool: PagePool, index: int, max_num_seqs: int) -> FullGroup | StateGroup:
+    if isinstance(spec, RecurrentStateSpec):
+        return StateGroup(max_num_seqs)
+    if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec):
+        return WindowedGroup(spec, pool, index)
+    return FullGroup(spec, pool, index)

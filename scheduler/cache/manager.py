@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import takewhile
 
-from scheduler.cache.groups import FullGroup, WindowedGroup, make_group
+from scheduler.cache.groups import FullGroup, StateGroup, WindowedGroup, make_group
 from scheduler.cache.hashing import extend_digests
 from scheduler.cache.page_pool import NULL_PAGE, PagePool
-from scheduler.cache.specs import CacheGroupsConfig
+from scheduler.cache.specs import CacheGroupsConfig, RecurrentStateSpec
+from scheduler.config import CacheConfig
 from scheduler.output import PageIds
 from scheduler.request import EngineRequest
 
@@ -21,9 +23,9 @@ class _Holding:
     `num_cached` table entries can be found by others.
     """
 
-    num_held: int = 0
-    num_promised: int = 0
-    num_cached: int = 0
+    num_held: int
+    num_promised: int
+    num_cached: int
 
     @property
     def num_owed(self) -> int:
@@ -40,27 +42,34 @@ class CacheManager:
 
     def __init__(
         self,
-        config: CacheGroupsConfig,
+        cache_config: CacheConfig,
+        groups_config: CacheGroupsConfig,
         *,
-        enable_prefix_caching: bool,
+        max_num_seqs: int,
         max_chunk: int,
         horizon: Callable[[EngineRequest], int],
     ) -> None:
-        self.page_size = _common_page_size(config)
-        self.pool = PagePool(config.num_pages, len(config.kv_cache_groups))
-        self.groups = [
-            make_group(group.kv_cache_spec, self.pool, index) for index, group in enumerate(config.kv_cache_groups)
-        ]
-        self.num_hit_tokens = 0
-        self.num_looked_up_tokens = 0
-        self._enable_prefix_caching = enable_prefix_caching
+        specs = [group.kv_cache_spec for group in groups_config.kv_cache_groups]
+        _check_page_size(cache_config.page_size, groups_config)
+        self.page_size = cache_config.page_size
+        self.pool = PagePool(min(cache_config.num_pages, groups_config.num_pages), len(specs))
+        self.groups = [make_group(spec, self.pool, index, max_num_seqs) for index, spec in enumerate(specs)]
+        self._paged = [group for group in self.groups if isinstance(group, FullGroup)]
+        self._states = [group for group in self.groups if isinstance(group, StateGroup)]
+        self._has_windows = any(isinstance(group, WindowedGroup) for group in self.groups)
+        # A hit would need the state at its end, which later tokens have replaced.
+        self._enable_prefix_caching = cache_config.enable_prefix_caching and not self._states
         self._max_chunk = max_chunk
         self._horizon = horizon
-        self._has_windows = any(isinstance(group, WindowedGroup) for group in self.groups)
         self._holdings: dict[str, _Holding] = {}
         self._num_owed = 0
         self.no_pages: PageIds = tuple([] for _ in self.groups)
         """What a request gets whose pages have room left; read only."""
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether computed tokens can be taken back, as rejected drafts are."""
+        return not self._states
 
     def longest_request(self, limit: int) -> int:
         """The most tokens, up to `limit`, that one request alone can have in the pool, computed one by one."""
@@ -71,8 +80,12 @@ class CacheManager:
 
     def largest_chunk(self, num_computed_tokens: int) -> int:
         """The most tokens that a step can add to a request's `num_computed_tokens` with the whole pool to itself."""
-        num_unseen = sum(group.first_visible_page(num_computed_tokens) for group in self.groups)
-        return (self.pool.num_usable + num_unseen) // len(self.groups) * self.page_size - num_computed_tokens
+        if not self._paged:
+            return self._max_chunk
+        num_unseen = 0
+        for group in self._paged:
+            num_unseen += group.first_visible_page(num_computed_tokens)
+        return (self.pool.num_usable + num_unseen) // len(self._paged) * self.page_size - num_computed_tokens
 
     def find_hit(self, request: EngineRequest) -> int:
         """The number of leading tokens whose keys and values all groups still have: whole pages, and never the last
@@ -85,7 +98,7 @@ class CacheManager:
         agreed = -1
         while agreed != num_pages:  # where one group must do with less, another may miss pages of its window there
             agreed = num_pages
-            for group in self.groups:
+            for group in self._paged:
                 num_pages = group.longest_hit(digests, num_pages)
         return num_pages * self.page_size
 
@@ -94,29 +107,27 @@ class CacheManager:
         the request will need, or `headroom` pages a group besides.
         """
         num_hit_pages = num_hit_tokens // self.page_size
-        hits = [group.hit_pages(request.page_digests, num_hit_pages) for group in self.groups]
+        hits = [group.hit_pages(request.page_digests, num_hit_pages) for group in self._paged]
         pages_hit = [page for table in hits for page in table if page != NULL_PAGE]
         num_free_hit = sum(self.pool.ref_counts[page] == 0 for page in pages_hit)
         count = self._num_pages(num_hit_tokens + num_new_tokens) - num_hit_pages
 
-        holding = _Holding(len(pages_hit), num_cached=num_hit_pages)
-        holding.num_promised = max(self._promise(request, num_hit_tokens), holding.num_held + count * len(self.groups))
-        needed = num_free_hit + holding.num_owed + headroom * len(self.groups)
+        promised = max(self._promise(request, num_hit_tokens), len(pages_hit) + count * len(self._paged))
+        holding = _Holding(len(pages_hit), promised, num_hit_pages)
+        needed = num_free_hit + holding.num_owed + headroom * len(self._paged)
         if needed + self._num_owed > self.pool.num_free:
             return None
 
-        for page in pages_hit:
-            self.pool.share(page)
-        for group, table in zip(self.groups, hits, strict=True):
-            group.tables[request.request_id] = table
+        for group, table in zip(self._paged, hits, strict=True):
+            group.begin(request.request_id, table)
+        for state in self._states:
+            state.begin(request.request_id)
         self._holdings[request.request_id] = holding
         self._num_owed += holding.num_owed
         request.num_allocated_tokens = num_hit_tokens
         self._take(request, holding, count)
         self._let_be_found(request, holding, num_hit_tokens + num_new_tokens)
-        self.num_hit_tokens += num_hit_tokens
-        self.num_looked_up_tokens += request.num_tokens
-        return tuple(table.copy() for table in hits)
+        return tuple(group.tables[request.request_id].copy() for group in self.groups)
 
     def extend(self, request: EngineRequest, num_new_tokens: int) -> PageIds | None:
         """Make room for a running request's next tokens, for which its pages are too few: the new pages, or None
@@ -128,7 +139,7 @@ class CacheManager:
         if self._has_windows:
             self._drop_unseen(request, holding)
         count = self._num_pages(end - request.num_allocated_tokens)
-        if count * len(self.groups) > self.pool.num_free:
+        if count * len(self._paged) > self.pool.num_free:
             return None
         pages = self._take(request, holding, count)
         self._let_be_found(request, holding, end)
@@ -145,42 +156,47 @@ class CacheManager:
 
     def reset(self) -> bool:
         """Forget all cached pages; refused (False) while any page is held."""
-        if self.pool.num_free < self.pool.num_usable:
+        if self._holdings:
             return False
         self.pool.forget_all()
         return True
 
     def num_common_prefix_pages(self, request_ids: Collection[str]) -> list[int]:
         """For each group, the leading pages that all these requests hold (null pages end the count)."""
-        return [self._num_common(group, request_ids) for group in self.groups]
+        return [
+            self._num_common(group, request_ids) if request_ids and isinstance(group, FullGroup) else 0
+            for group in self.groups
+        ]
 
     def _num_common(self, group: FullGroup, request_ids: Collection[str]) -> int:
-        if not request_ids:
-            return 0
-        first = group.tables[next(iter(request_ids))]
-        if self.pool.ref_counts[first[0]] < len(request_ids):
+        first, *others = request_ids
+        shared = group.tables[first]
+        if self.pool.ref_counts[shared[0]] < len(request_ids):
             return 0  # as nearly always: too few hold the first page for it to be worth to look at every table
-        count = len(first)
-        for request_id in request_ids:
-            table = group.tables[request_id]
-            count = next((i for i in range(min(count, len(table))) if table[i] != first[i]), min(count, len(table)))
-        return next((i for i in range(count) if first[i] == NULL_PAGE), count)
+        if NULL_PAGE in shared:
+            shared = shared[: shared.index(NULL_PAGE)]
+        for request_id in others:
+            table = group.tables[request_id][: len(shared)]
+            if table != shared:
+                pairs = zip(shared, table, strict=False)
+                shared = [page for page, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        return len(shared)
 
     def _promise(self, request: EngineRequest, num_computed_tokens: int) -> int:
         """The most pages that the request comes to hold on its way to its horizon."""
         horizon = self._horizon(request)
         chunk = min(self._max_chunk, max(1, request.num_tokens - num_computed_tokens))
-        return min(self.pool.num_usable, sum(group.spec.max_pages(horizon, chunk) for group in self.groups))
+        return min(self.pool.num_usable, sum(group.spec.max_pages(horizon, chunk) for group in self._paged))
 
     def _take(self, request: EngineRequest, holding: _Holding, count: int) -> PageIds:
-        pages = tuple(group.take(request.request_id, count) for group in self.groups)
+        pages = tuple([group.take(request.request_id, count) for group in self.groups])
         request.num_allocated_tokens += count * self.page_size
-        self._settle(holding, holding.num_held + count * len(self.groups), holding.num_promised)
+        self._settle(holding, holding.num_held + count * len(self._paged), holding.num_promised)
         return pages
 
     def _drop_unseen(self, request: EngineRequest, holding: _Holding) -> None:
         computed = request.num_computed_tokens
-        dropped = sum(group.drop_unseen(request.request_id, computed) for group in self.groups)
+        dropped = sum([group.drop_unseen(request.request_id, computed) for group in self._paged])
         self._settle(holding, holding.num_held - dropped, self._promise(request, computed))
 
     def _settle(self, holding: _Holding, num_held: int, num_promised: int) -> None:
@@ -198,7 +214,7 @@ class CacheManager:
         if num_pages <= holding.num_cached or not self._enable_prefix_caching:
             return
         digests = extend_digests(request, num_pages, self.page_size)
-        for group in self.groups:
+        for group in self._paged:
             group.cache(request.request_id, digests, holding.num_cached, num_pages)
         holding.num_cached = num_pages
 
@@ -206,8 +222,8 @@ class CacheManager:
         return -(-num_tokens // self.page_size)
 
 
-def _common_page_size(config: CacheGroupsConfig) -> int:
-    sizes = {group.kv_cache_spec.page_size for group in config.kv_cache_groups}
-    if len(sizes) != 1:
-        raise ValueError(f"all cache groups need one page size, not {sorted(sizes)}")
-    return sizes.pop()
+def _check_page_size(page_size: int, config: CacheGroupsConfig) -> None:
+    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+    sizes = {spec.page_size for spec in specs if not isinstance(spec, RecurrentStateSpec)}
+    if sizes - {page_size}:
+        raise ValueError(f"pages of {page_size} tokens in the cache, of {sorted(sizes)} in its groups")

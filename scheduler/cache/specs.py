@@ -51,12 +51,45 @@ class SlidingWindowSpec(FullAttentionSpec):
         return _pages_spanned(self.page_size, num_tokens, self.sliding_window - 1 + max_num_batched_tokens)
 
 
-KVCacheSpec = FullAttentionSpec | SlidingWindowSpec
+@dataclass(slots=True, frozen=True)
+class ChunkedLocalAttentionSpec(FullAttentionSpec):
+    """The sequence is cut into chunks of `attention_chunk_size` tokens; a token sees those before it in its chunk."""
+
+    attention_chunk_size: int
+
+    def first_visible_token(self, position: int) -> int:
+        return position - position % self.attention_chunk_size
+
+    def max_pages(self, num_tokens: int, max_num_batched_tokens: int) -> int:
+        return _pages_spanned(self.page_size, num_tokens, self.attention_chunk_size - 1 + max_num_batched_tokens)
+
+
+@dataclass(slots=True, frozen=True)
+class RecurrentStateSpec:
+    """A state of `state_bytes` a layer that every token replaces (linear attention, state space, short convolution).
+
+    It takes no pages. A running request owns one slot of the group's state buffers, whatever its length: slots 1 to
+    `max_num_seqs`, slot 0 for padding. The runner clears the slot of a request that begins at token 0.
+    """
+
+    state_bytes: int
+
+    @property
+    def page_bytes(self) -> int:
+        """None of a page is a state's."""
+        return 0
+
+    def max_pages(self, num_tokens: int, max_num_batched_tokens: int) -> int:
+        return 0
+
+
+PagedSpec = FullAttentionSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec
+KVCacheSpec = PagedSpec | RecurrentStateSpec
 
 
 @dataclass(slots=True, frozen=True)
 class CacheGroupSpec:
-    """Layers that share one page table."""
+    """Layers that share one page table, or the slots of a state."""
 
     kv_cache_spec: KVCacheSpec
     layer_names: list[str] | None = None
@@ -74,18 +107,22 @@ def group_layers(specs: dict[str, KVCacheSpec]) -> list[CacheGroupSpec]:
     """Divide layers (name → specification, in model order) into groups of one specification and about one size.
 
     The size is the smallest count of layers that share a specification, or the largest where that wastes less than a
-    quarter. A group's buffer beyond its own number of layers stays unused.
+    quarter. A group's buffer beyond its own number of layers stays unused. States share no buffers with pages: those
+    of one specification are one group.
     """
     by_spec: dict[KVCacheSpec, list[str]] = {}
     for name, spec in specs.items():
         by_spec.setdefault(spec, []).append(name)
-    counts = [len(names) for names in by_spec.values()]
-    size = max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
-    return [
-        CacheGroupSpec(spec, names[start : start + size])
-        for spec, names in by_spec.items()
-        for start in range(0, len(names), size)
-    ]
+    counts = [len(names) for spec, names in by_spec.items() if not isinstance(spec, RecurrentStateSpec)]
+    groups = []
+    for spec, names in by_spec.items():
+        size = len(names) if isinstance(spec, RecurrentStateSpec) else _group_size(counts)
+        groups += [CacheGroupSpec(spec, names[start : start + size]) for start in range(0, len(names), size)]
+    return groups
+
+
+def _group_size(counts: list[int]) -> int:
+    return max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
 
 
 def _pages_spanned(page_size: int, num_tokens: int, span: int) -> int:
