@@ -7,22 +7,21 @@ gathered from them with a few vectorised look-ups, whatever the number of reques
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from runner.attention.interface import RaggedBatch
+from runner.attention.interface import Array, RaggedBatch
 from runner.sampler import SamplingBatch
 from scheduler import CachedRequestData, NewRequestData, SamplingParams, SchedulerOutput
 from scheduler.output import PageIds
 
 
-class StepInputs(NamedTuple):
-    """What one step sends to the device: token_ids int32 [T], and the batch they form; padded to the step's bucket."""
+class StepTokens(NamedTuple, Generic[Array]):
+    """A step's tokens, int32 [T], and the batch they form; padded to the step's bucket."""
 
-    token_ids: np.ndarray
-    ragged: RaggedBatch
-    sampling: SamplingBatch
+    ids: Array
+    ragged: RaggedBatch[Array]
 
 
 class Step(NamedTuple):
@@ -34,7 +33,8 @@ class Step(NamedTuple):
     req_ids: list[str]
     rows: np.ndarray
     samples: np.ndarray
-    inputs: StepInputs
+    tokens: StepTokens[np.ndarray]
+    sampling: SamplingBatch[np.ndarray]
 
 
 class Batch:
@@ -96,15 +96,12 @@ class Batch:
         page_tables[:, : len(rows)] = self._page_table[:, rows]
         sampling = SamplingBatch(*(_padded(array[rows], num_seqs) for array in self._sampling))
         sampling.position[: len(rows)] = context
-        inputs = StepInputs(
-            _padded(token_ids, num_tokens),
-            RaggedBatch(query_start, _padded(context, num_seqs), page_tables),
-            sampling,
-        )
-        return Step(req_ids, rows, context == self._num_tokens[rows], inputs)
+        ragged = RaggedBatch(query_start, _padded(context, num_seqs), page_tables)
+        tokens = StepTokens(_padded(token_ids, num_tokens), ragged)
+        return Step(req_ids, rows, context == self._num_tokens[rows], tokens, sampling)
 
-    def empty_step(self, num_tokens: int, num_seqs: int) -> StepInputs:
-        """Inputs of the right shapes, to trace a step with."""
+    def empty_inputs(self, num_tokens: int, num_seqs: int) -> tuple[StepTokens[np.ndarray], SamplingBatch[np.ndarray]]:
+        """Inputs of the right shapes, to trace programs with."""
         num_groups, _, pages = self._page_table.shape
         ragged = RaggedBatch(
             np.zeros(num_seqs + 1, np.int32),
@@ -112,7 +109,7 @@ class Batch:
             np.zeros((num_groups, num_seqs, pages), np.int32),
         )
         sampling = SamplingBatch(*(_padded(array[:0], num_seqs) for array in self._sampling))
-        return StepInputs(np.zeros(num_tokens, np.int32), ragged, sampling)
+        return StepTokens(np.zeros(num_tokens, np.int32), ragged), sampling
 
     def append(self, step: Step, token_ids: np.ndarray) -> None:
         """Note the tokens (int32 [requests]) of those of the step's requests that sampled one."""

@@ -1,4 +1,4 @@
-"""The compiled steps: one program a bucket of tokens, compiled ahead and counted."""
+"""The compiled programs: one for each bucket of tokens or sequences, made ahead and counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def token_buckets(max_num_batched_tokens: int) -> list[int]:
 
 def enable_compilation_cache() -> None:
     """Keep compiled programs on disk between runs, in JAX's persistent cache (JAX_COMPILATION_CACHE_DIR moves it)."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         home = os.environ.get("ESURGE_CACHE") or Path.home() / ".cache" / "esurge"
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -39,31 +39,36 @@ def enable_compilation_cache() -> None:
 
 
 class Programs:
-    """`lower(bucket)` traces a step of that many tokens; this keeps what it compiles to.
+    """What each kind of program ("forward", "sample") compiles to at each size; `lower[kind](size)` traces one.
 
-    `num_compilations` counts every program made, ahead or (for a bucket that was not warmed up) on demand.
+    `num_compilations` counts every program made, ahead or (for a size that was not warmed up) on demand.
     """
 
-    def __init__(self, lower: Callable[[int], jax.stages.Lowered]) -> None:
+    def __init__(self, lower: dict[str, Callable[[int], jax.stages.Lowered]]) -> None:
         self._lower = lower
-        self._compiled: dict[int, jax.stages.Compiled] = {}
+        self._compiled: dict[tuple[str, int], jax.stages.Compiled] = {}
         self.num_compilations = 0
 
-    def __getitem__(self, bucket: int) -> jax.stages.Compiled:
-        if bucket not in self._compiled:
-            self._keep(bucket, self._lower(bucket).compile())
-        return self._compiled[bucket]
+    def get(self, kind: str, size: int) -> jax.stages.Compiled:
+        if (kind, size) not in self._compiled:
+            self._keep((kind, size), self._compile((kind, size)))
+        return self._compiled[kind, size]
 
-    def compile_all(self, buckets: Iterable[int], progress: Progress) -> None:
-        """Compile the buckets that are missing, the largest first, on as many threads as there are cores."""
-        missing = sorted(set(buckets) - set(self._compiled), reverse=True)
+    def compile_all(self, programs: Iterable[tuple[str, int]], progress: Progress) -> None:
+        """Compile those that are missing, the largest first, on as many threads as there are cores."""
+        missing = sorted(set(programs) - set(self._compiled), reverse=True)
         progress("compile", 0, len(missing))
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            programs = threads.map(lambda bucket: self._lower(bucket).compile(), missing)
-            for done, (bucket, program) in enumerate(zip(missing, programs, strict=True), start=1):
-                self._keep(bucket, program)
+            for done, (program, compiled) in enumerate(
+                zip(missing, threads.map(self._compile, missing), strict=True), start=1
+            ):
+                self._keep(program, compiled)
                 progress("compile", done, len(missing))
 
-    def _keep(self, bucket: int, program: jax.stages.Compiled) -> None:
-        self._compiled[bucket] = program
+    def _compile(self, program: tuple[str, int]) -> jax.stages.Compiled:
+        kind, size = program
+        return self._lower[kind](size).compile()
+
+    def _keep(self, program: tuple[str, int], compiled: jax.stages.Compiled) -> None:
+        self._compiled[program] = compiled
         self.num_compilations += 1

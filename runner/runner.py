@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from runner.attention import best_attention
 from runner.attention.interface import Attention, KVCache
-from runner.batch import Batch, Step, StepInputs
+from runner.batch import Batch, Step, StepTokens
 from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
@@ -20,7 +21,7 @@ from runner.models.params import DTYPES, load_params
 from runner.options import EnginePlan, RunnerOptions, plan_engine
 from runner.programs import Programs, bucket_of, enable_compilation_cache, token_buckets
 from runner.progress import Progress, no_progress
-from runner.sampler import Sampled, sample
+from runner.sampler import Sampled, SamplingBatch, sample
 from runner.weights.checkpoint import Checkpoint, open_checkpoint
 from scheduler import CacheGroupsConfig, ModelRunnerOutput, SchedulerOutput
 from scheduler.output import TokenLogprobs
@@ -54,9 +55,10 @@ class eSurgeRunner:
             page_size=plan.layout.page_size,
             default_seed=plan.seed,
         )
-        step = partial(_step, config, attention, plan.layout.places(), plan.layout.page_size)
-        self._jitted_step = jax.jit(step, donate_argnums=1)
-        self._programs = Programs(self._lower)
+        forward = partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size)
+        self._forward = jax.jit(forward, donate_argnums=1)
+        self._sample = jax.jit(partial(_sample, config))
+        self._programs = Programs({"forward": self._lower_forward, "sample": self._lower_sample})
 
     @classmethod
     def from_pretrained(
@@ -115,8 +117,11 @@ class eSurgeRunner:
         return self._programs.num_compilations
 
     def warm_up(self, max_num_batched_tokens: int | None = None, progress: Progress = no_progress) -> None:
-        """Compile every step of up to `max_num_batched_tokens` tokens (default: the runner's own limit)."""
-        self._programs.compile_all(token_buckets(max_num_batched_tokens or self.max_num_batched_tokens), progress)
+        """Compile all that a step of up to `max_num_batched_tokens` tokens (default: the runner's limit) may need."""
+        buckets = token_buckets(max_num_batched_tokens or self.max_num_batched_tokens)
+        sizes = {self.plan.num_sequences_of(bucket) for bucket in buckets}
+        programs = [*(("forward", bucket) for bucket in buckets), *(("sample", size) for size in sizes)]
+        self._programs.compile_all(programs, progress)
 
     def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step's tokens, and sample the next token of each request whose last one is among them."""
@@ -124,8 +129,10 @@ class eSurgeRunner:
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput(req_ids=[], req_id_to_index={}, sampled_token_ids=[])
         bucket = bucket_of(scheduler_output.total_num_scheduled_tokens)
-        step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket))
-        sampled, self._cache = self._programs[bucket](self._params, self._cache, step.inputs)
+        num_seqs = self.plan.num_sequences_of(bucket)
+        step = self._batch.step(scheduler_output, bucket, num_seqs)
+        last, self._cache = self._programs.get("forward", bucket)(self._params, self._cache, step.tokens)
+        sampled = self._programs.get("sample", num_seqs)(self._params, last, step.sampling)
         token_ids = np.asarray(sampled.token_id)[: len(step.req_ids)]
         self._batch.append(step, token_ids)
         return ModelRunnerOutput(
@@ -147,27 +154,40 @@ class eSurgeRunner:
             for i, (width, samples) in enumerate(zip(wanted, step.samples, strict=True))
         ]
 
-    def _lower(self, bucket: int) -> jax.stages.Lowered:
-        inputs = self._batch.empty_step(bucket, self.plan.num_sequences_of(bucket))
-        with jax.default_matmul_precision("highest" if self.plan.dtype == "float32" else "default"):
-            return self._jitted_step.lower(self._params, self._cache, inputs)
+    def _lower_forward(self, num_tokens: int) -> jax.stages.Lowered:
+        tokens, _ = self._batch.empty_inputs(num_tokens, self.plan.num_sequences_of(num_tokens))
+        with self._matmul_precision():
+            return self._forward.lower(self._params, self._cache, tokens)
+
+    def _lower_sample(self, num_seqs: int) -> jax.stages.Lowered:
+        _, sampling = self._batch.empty_inputs(0, num_seqs)
+        hidden = jax.ShapeDtypeStruct((num_seqs, self.config.hidden_size), DTYPES[self.plan.dtype])
+        with self._matmul_precision():
+            return self._sample.lower(self._params, hidden, sampling)
+
+    def _matmul_precision(self) -> AbstractContextManager[None]:
+        """Float32 means float32, also on accelerators whose default is to round a matrix product's inputs."""
+        return jax.default_matmul_precision("highest" if self.plan.dtype == "float32" else "default")
 
 
-def _step(
+def _forward(
     config: DecoderConfig,
     attention: Attention,
     places: decoder.CachePlaces,
     page_size: int,
     params: decoder.Params,
     cache: KVCache,
-    inputs: StepInputs,
-) -> tuple[Sampled, KVCache]:
-    """One step on the device: every token through the layers, each sequence's last one through head and sampler."""
-    hidden, cache = decoder.forward(
-        config, attention, params, cache, places, page_size, inputs.token_ids, inputs.ragged
-    )
-    last = jnp.maximum(inputs.ragged.query_start[1:] - 1, 0)
-    return sample(decoder.logits(config, params, hidden[last]), inputs.sampling), cache
+    tokens: StepTokens[jax.Array],
+) -> tuple[jax.Array, KVCache]:
+    """Every token through the layers; returns the state of each sequence's last token, [S, hidden], and the cache."""
+    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, tokens.ids, tokens.ragged)
+    return hidden[jnp.maximum(tokens.ragged.query_start[1:] - 1, 0)], cache
+
+
+def _sample(
+    config: DecoderConfig, params: decoder.Params, hidden: jax.Array, sampling: SamplingBatch[jax.Array]
+) -> Sampled:
+    return sample(decoder.logits(config, params, hidden), sampling)
 
 
 def _token_logprobs(sampled: Sampled, row: int, width: int) -> TokenLogprobs:

@@ -8,10 +8,12 @@ all greedy takes an argmax and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from runner.attention.interface import Array
 
 MAX_LOGPROBS = 20
 """The most alternatives that a row may ask for (OpenAI's and vLLM's limit)."""
@@ -21,21 +23,21 @@ _GREEDY_TEMPERATURE = 1e-5
 """Below it a row is greedy (vLLM's limit)."""
 
 
-class SamplingBatch(NamedTuple):
+class SamplingBatch(NamedTuple, Generic[Array]):
     """One entry a row, [S] each. `temperature` 0 is greedy, `top_k` 0 is no limit.
 
     A draw's randomness is `seed` (uint32 [S, 2]: low and high word), `sample_index` and `position`, the index in the
     sequence of the token to be drawn: nothing else of the batch reaches it.
     """
 
-    temperature: jax.Array
-    top_p: jax.Array
-    top_k: jax.Array
-    min_p: jax.Array
-    seed: jax.Array
-    sample_index: jax.Array
-    position: jax.Array
-    wants_logprobs: jax.Array
+    temperature: Array
+    top_p: Array
+    top_k: Array
+    min_p: Array
+    seed: Array
+    sample_index: Array
+    position: Array
+    wants_logprobs: Array
 
 
 class Sampled(NamedTuple):
@@ -49,7 +51,7 @@ class Sampled(NamedTuple):
     top_logprob: jax.Array
 
 
-def sample(logits: jax.Array, batch: SamplingBatch) -> Sampled:
+def sample(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> Sampled:
     """Choose a token for every row of float32 logits [S, vocab]."""
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     is_random = batch.temperature >= _GREEDY_TEMPERATURE
@@ -58,7 +60,7 @@ def sample(logits: jax.Array, batch: SamplingBatch) -> Sampled:
     return jax.lax.cond(jnp.any(batch.wants_logprobs), _with_logprobs, _without_logprobs, logits, token_id)
 
 
-def keep_mask(logits: jax.Array, batch: SamplingBatch) -> jax.Array:
+def keep_mask(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> jax.Array:
     """The tokens that min-p, top-k and top-p leave of logits [S, vocab] (after temperature); ties are all kept.
 
     min-p keeps what is at least min_p times as likely as the likeliest (arXiv:2407.01082); top-k the k likeliest;
@@ -117,7 +119,7 @@ def _raise_floor(keys: jax.Array, is_enough: Callable[[jax.Array], jax.Array]) -
     return jnp.where(keys >= floor[:, None], keys, _LOWEST)
 
 
-def _draw(logits: jax.Array, batch: SamplingBatch) -> jax.Array:
+def _draw(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> jax.Array:
     logits = logits / jnp.maximum(batch.temperature, _GREEDY_TEMPERATURE)[:, None]
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
     weights = jnp.where(keep_mask(logits, batch), weights, 0)
@@ -144,7 +146,7 @@ def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return jnp.minimum(passed.sum(axis=-1), last)
 
 
-def _uniforms(batch: SamplingBatch) -> jax.Array:
+def _uniforms(batch: SamplingBatch[jax.Array]) -> jax.Array:
     """Two numbers in [0, 1) a row, float32 [S, 2], of (seed, sample index, position) by Threefry (Salmon, SC'11)."""
 
     def of_row(seed: jax.Array, sample_index: jax.Array, position: jax.Array) -> jax.Array:

@@ -6,11 +6,14 @@ tokens alike. The symbols in the shapes: T tokens (padded), S sequences (padded)
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
+"""On the device, or on the host on its way there."""
 
 
 class KVCache(NamedTuple):
@@ -24,19 +27,19 @@ class KVCache(NamedTuple):
     values: jax.Array
 
 
-class Place(NamedTuple):
+class Place(NamedTuple, Generic[Array]):
     """Where a layer finds its keys and values, and how far its queries see; int32 scalars.
 
     `group` selects the page table and `buffer` the part of the pool. A query sees itself and the `window - 1` tokens
     before it.
     """
 
-    buffer: jax.Array
-    group: jax.Array
-    window: jax.Array
+    buffer: Array
+    group: Array
+    window: Array
 
 
-class RaggedBatch(NamedTuple):
+class RaggedBatch(NamedTuple, Generic[Array]):
     """Where a step's tokens lie; int32 arrays.
 
     query_start [S + 1]: sequence s owns tokens query_start[s] up to query_start[s + 1]; padding sequences own none.
@@ -45,9 +48,9 @@ class RaggedBatch(NamedTuple):
     page_tables [G, S, P]: the page of each page_size tokens of each sequence, for each cache group.
     """
 
-    query_start: jax.Array
-    context_lens: jax.Array
-    page_tables: jax.Array
+    query_start: Array
+    context_lens: Array
+    page_tables: Array
 
 
 class TokenPlaces(NamedTuple):
@@ -58,7 +61,7 @@ class TokenPlaces(NamedTuple):
     is_real: jax.Array
 
 
-def token_places(batch: RaggedBatch, num_tokens: int) -> TokenPlaces:
+def token_places(batch: RaggedBatch[jax.Array], num_tokens: int) -> TokenPlaces:
     """Unroll a batch into one entry a token, `num_tokens` of them."""
     token = jnp.arange(num_tokens, dtype=jnp.int32)
     num_sequences = batch.context_lens.shape[0]
@@ -83,7 +86,7 @@ class Attention(Protocol):
         """A page pool of zeros in this backend's layout."""
         ...
 
-    def plan(self, batch: RaggedBatch, num_tokens: int, page_size: int) -> Any:
+    def plan(self, batch: RaggedBatch[jax.Array], num_tokens: int, page_size: int) -> Any:
         """What does not depend on the layer, worked out once a step; the result is the backend's own."""
         ...
 
@@ -93,7 +96,7 @@ class Attention(Protocol):
         keys: jax.Array,
         values: jax.Array,
         cache: KVCache,
-        place: Place,
+        place: Place[jax.Array],
         plan: Any,
         *,
         scale: float,

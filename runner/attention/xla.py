@@ -24,12 +24,12 @@ _MASKED = -1e30
 
 
 class Tiles(NamedTuple):
-    """`count` tiles, each of up to a fixed number of queries of one sequence; `position` is the first query's.
+    """`num_tiles` tiles, each of up to a fixed number of queries of one sequence; `position` is the first query's.
 
-    All but `count` are int32 [tiles].
+    All but `num_tiles` are int32 [tiles].
     """
 
-    count: jax.Array
+    num_tiles: jax.Array
     first_token: jax.Array
     length: jax.Array
     position: jax.Array
@@ -37,7 +37,7 @@ class Tiles(NamedTuple):
 
 
 class Plan(NamedTuple):
-    batch: RaggedBatch
+    batch: RaggedBatch[jax.Array]
     places: TokenPlaces
     decode: Tiles
     prefill: Tiles
@@ -54,7 +54,7 @@ class XlaAttention:
         shape = (num_buffers, num_pages, page_size, num_kv_heads, head_dim)
         return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
-    def plan(self, batch: RaggedBatch, num_tokens: int, page_size: int) -> Plan:
+    def plan(self, batch: RaggedBatch[jax.Array], num_tokens: int, page_size: int) -> Plan:
         places = token_places(batch, num_tokens)
         return Plan(batch, places, _decode_tiles(batch), _prefill_tiles(batch, num_tokens))
 
@@ -64,7 +64,7 @@ class XlaAttention:
         keys: jax.Array,
         values: jax.Array,
         cache: KVCache,
-        place: Place,
+        place: Place[jax.Array],
         plan: Plan,
         *,
         scale: float,
@@ -80,13 +80,13 @@ class XlaAttention:
 
 class _Layer(NamedTuple):
     cache: KVCache
-    place: Place
+    place: Place[jax.Array]
     page_table: jax.Array
     scale: float
     soft_cap: float | None
 
 
-def _write(cache: KVCache, keys: jax.Array, values: jax.Array, place: Place, plan: Plan) -> KVCache:
+def _write(cache: KVCache, keys: jax.Array, values: jax.Array, place: Place[jax.Array], plan: Plan) -> KVCache:
     page_size = cache.keys.shape[2]
     sequence, position, is_real = plan.places
     page = plan.batch.page_tables[place.group, sequence, position // page_size]
@@ -97,7 +97,7 @@ def _write(cache: KVCache, keys: jax.Array, values: jax.Array, place: Place, pla
     )
 
 
-def _decode_tiles(batch: RaggedBatch) -> Tiles:
+def _decode_tiles(batch: RaggedBatch[jax.Array]) -> Tiles:
     """The sequences with one query, longest context first."""
     length = jnp.diff(batch.query_start)
     is_decode = length == 1
@@ -115,7 +115,7 @@ def _decode_tiles(batch: RaggedBatch) -> Tiles:
     )
 
 
-def _prefill_tiles(batch: RaggedBatch, num_tokens: int) -> Tiles:
+def _prefill_tiles(batch: RaggedBatch[jax.Array], num_tokens: int) -> Tiles:
     """The sequences with several queries, cut into tiles."""
     length = jnp.diff(batch.query_start)
     tiles = jnp.where(length > 1, -(-length // _PREFILL_TILE), 0)
@@ -151,7 +151,7 @@ def _walk(
         token = jnp.where(in_tile < length[:, None], token, num_tokens)
         return out.at[token].set(attended.reshape(*token.shape, num_heads, head_dim), mode="drop")
 
-    num_groups = (tiles.count + tiles_at_once - 1) // tiles_at_once
+    num_groups = (tiles.num_tiles + tiles_at_once - 1) // tiles_at_once
     return jax.lax.fori_loop(0, num_groups, group_of_tiles, out)
 
 

@@ -20,6 +20,9 @@ LIBRARY = Path(__file__).with_name("_native.so")
 _LANE = 16
 _TARGET = "esurge_attention"
 
+Plan = tuple[RaggedBatch[jax.Array], int]
+"""The batch, and the page size."""
+
 
 class CpuAttention:
     """See runner.attention.interface.Attention; kernel.h gives the layout of the pages."""
@@ -36,7 +39,7 @@ class CpuAttention:
         values = (num_buffers, num_pages, num_kv_heads, page_size, _round_up(head_dim))
         return KVCache(jnp.zeros(keys, dtype), jnp.zeros(values, dtype))
 
-    def plan(self, batch: RaggedBatch, num_tokens: int, page_size: int) -> tuple[RaggedBatch, int]:
+    def plan(self, batch: RaggedBatch[jax.Array], num_tokens: int, page_size: int) -> Plan:
         return batch, page_size
 
     def __call__(
@@ -45,8 +48,8 @@ class CpuAttention:
         keys: jax.Array,
         values: jax.Array,
         cache: KVCache,
-        place: Place,
-        plan: tuple[RaggedBatch, int],
+        place: Place[jax.Array],
+        plan: Plan,
         *,
         scale: float,
         soft_cap: float | None,
