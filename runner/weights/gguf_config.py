@@ -88,7 +88,6 @@ def load_generation_config(file: GGUFFile) -> dict[str, Any]:
 
 
 def _common_fields(file: GGUFFile, keys: _Keys) -> dict[str, Any]:
-    tokenizer = {name: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "padding")}
     if "token_embd.weight" not in file.tensors:
         raise UserError(f"{file.path} has no tensor token_embd.weight")
     return {
@@ -102,9 +101,10 @@ def _common_fields(file: GGUFFile, keys: _Keys) -> dict[str, Any]:
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "rope_parameters": _rope(file, keys),
-        "bos_token_id": tokenizer["bos"],
-        "eos_token_id": tokenizer["eos"],
-        "pad_token_id": tokenizer["padding"],
+        # None, where the file says nothing: transformers' defaults are another model's.
+        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": file.metadata.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": file.metadata.get("tokenizer.ggml.padding_token_id"),
     }
 
 
@@ -186,7 +186,7 @@ def _llama3_scaling(file: GGUFFile, keys: _Keys, theta: float) -> dict[str, Any]
     """Llama 3's parameters, which the divisors must then agree with."""
     tensor = file.tensors[ROPE_FREQS]
     divisors = np.fromfile(file.path, np.float32, count=tensor.shape[0], offset=tensor.start)
-    factor = float(divisors.max())
+    factor = round(float(divisors.max()), 3)  # a plain number, before it was divided in float32
     head_dim = _head_dim(file, keys)
     frequencies = theta ** -(np.arange(0, head_dim, 2) / head_dim)
     turns = _LLAMA3_CONTEXT * frequencies / (2 * np.pi)
