@@ -54,7 +54,8 @@ class FullGroup:
         """Let the request's pages from `start` to before `stop` be found."""
         table = self.tables[request_id]
         for index in range(start, stop):
-            self._pool.cache(self._index, table[index], digests[index])
+            if table[index] != NULL_PAGE:  # else it was dropped while its tokens were still on the device
+                self._pool.cache(self._index, table[index], digests[index])
 
     def drop_unseen(self, request_id: str, num_computed_tokens: int) -> int:
         """Let go of the pages that no later token sees; returns how many."""

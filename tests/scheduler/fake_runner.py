@@ -1,7 +1,7 @@
 """A runner without a model, which holds the scheduler to its word.
 
-Its cache stores, in each slot of each page of each group, the token and the position that were written there. A step
-writes first and then reads back, for every request, all that its last token would see; where a page holds anything
+Its cache stores, in each slot of each page, the group, position and token that were written there. A step writes
+first and then reads back, for every request, all that its first and its last token see; where a page holds anything
 but the request's own tokens, it fails. The next token is a function of all tokens before it, as a greedy model's is.
 """
 
@@ -12,18 +12,14 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 
-from scheduler import (
-    CacheGroupsConfig,
-    ModelRunnerOutput,
-    NewRequestData,
-    SchedulerOutput,
-)
+from scheduler import CacheGroupsConfig, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from scheduler.cache.specs import RecurrentStateSpec
 
 VOCABULARY = 1000
 
 
 def next_token(token_ids: list[int], vocabulary: int = VOCABULARY) -> int:
-    """What the model that these tests imagine says after `token_ids`."""
+    """What the imagined model says after `token_ids`."""
     return zlib.crc32(array("q", token_ids).tobytes()) % vocabulary
 
 
@@ -47,9 +43,10 @@ class _Row:
 
 @dataclass
 class FakeRunner:
-    """Runs steps in order. With `draft_length` it guesses that many tokens ahead, right with `draft_accuracy`."""
+    """Runs steps in order. With `draft_length` it guesses up to that many tokens, each right with `draft_accuracy`."""
 
     groups: CacheGroupsConfig
+    page_size: int
     vocabulary: int = VOCABULARY
     draft_length: int = 0
     draft_accuracy: float = 0.5
@@ -57,26 +54,23 @@ class FakeRunner:
     num_computed_tokens: int = 0
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+    _states: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self._page_size = self.groups.kv_cache_groups[0].kv_cache_spec.page_size
 
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         self._apply(output)
-        drafts = output.scheduled_spec_decode_tokens
-        for request_id, count in output.num_scheduled_tokens.items():
-            self._write(self._rows[request_id], count, drafts.get(request_id, []))
         self.num_computed_tokens += output.total_num_scheduled_tokens
-        request_ids = list(output.num_scheduled_tokens)
+        drafts = {id_: output.scheduled_spec_decode_tokens.get(id_, []) for id_ in output.num_scheduled_tokens}
+        self._write(output.num_scheduled_tokens, drafts)
         sampled = [
-            self._sample(self._rows[request_id], output.num_scheduled_tokens[request_id], drafts.get(request_id, []))
-            for request_id in request_ids
+            self._sample(self._rows[request_id], count, drafts[request_id])
+            for request_id, count in output.num_scheduled_tokens.items()
         ]
-        proposals = [
-            self._propose(self._rows[request_id].tokens) if sampled[i] else []
-            for i, request_id in enumerate(request_ids)
-        ]
+        request_ids = list(output.num_scheduled_tokens)
+        rows = [self._rows[request_id] for request_id in request_ids]
+        proposals = [self._propose(row.tokens) if tokens else [] for row, tokens in zip(rows, sampled, strict=True)]
         return ModelRunnerOutput(
             req_ids=request_ids,
             req_id_to_index={request_id: i for i, request_id in enumerate(request_ids)},
@@ -88,48 +82,48 @@ class FakeRunner:
         for request_id in output.finished_req_ids:
             self._rows.pop(request_id, None)
         for new in output.scheduled_new_reqs:
-            assert new.req_id not in self._rows
-            self._rows[new.req_id] = _Row(new, list(new.prompt_token_ids), [], 0)
-            self._begin(self._rows[new.req_id], [list(table) for table in new.page_ids], new.num_computed_tokens)
+            assert new.req_id not in self._rows, "a new request that is known already"
+            tables = [list(table) for table in new.page_ids]
+            self._rows[new.req_id] = _Row(new, list(new.prompt_token_ids), tables, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
-            row, pages = self._rows[request_id], cached.new_page_ids[i]
+            row, page_ids = self._rows[request_id], cached.new_page_ids[i]
+            row.num_computed = cached.num_computed_tokens[i]
             if cached.resumed_from_preemption[i]:
                 row.tokens = list(cached.new_token_ids[i])
-                self._begin(row, [list(table) for table in pages], cached.num_computed_tokens[i])
-                continue
-            assert not cached.new_token_ids[i]
-            row.num_computed = cached.num_computed_tokens[i]
-            for table, new_pages in zip(row.tables, pages, strict=True):
+                row.tables = [[] for _ in row.tables]
+            for table, new_pages in zip(row.tables, page_ids, strict=True):
                 table.extend(new_pages)
 
-    def _begin(self, row: _Row, tables: list[list[int]], num_computed: int) -> None:
-        row.tables, row.num_computed = tables, num_computed
-
-    def _write(self, row: _Row, count: int, drafts: list[int]) -> None:
-        tokens = row.tokens + drafts
-        assert row.num_computed + count <= len(tokens), "more tokens than the request has"
-        for position in range(row.num_computed, row.num_computed + count):
+    def _write(self, num_scheduled_tokens: dict[str, int], drafts: dict[str, list[int]]) -> None:
+        writer_of: dict[int, str] = {}
+        for request_id, count in num_scheduled_tokens.items():
+            row = self._rows[request_id]
+            tokens = row.tokens + drafts[request_id]
+            positions = range(row.num_computed, row.num_computed + count)
+            assert positions.stop <= len(tokens), "more tokens than the request has"
             for group, table in enumerate(row.tables):
-                page = table[position // self._page_size]
-                assert page != 0, "a token computed now has no page to be written to"
-                self._slots[page, position % self._page_size] = (group, position, tokens[position])
+                if isinstance(self.groups.kv_cache_groups[group].kv_cache_spec, RecurrentStateSpec):
+                    self._fold(group, table, tokens, positions)
+                    continue
+                for position in positions:
+                    page = table[position // self.page_size]
+                    assert page != 0, "a token computed now has no page to be written to"
+                    assert writer_of.setdefault(page, request_id) == request_id, "a page with two writers"
+                    self._slots[page, position % self.page_size] = (group, position, tokens[position])
 
-    def _check(self, row: _Row, position: int, tokens: list[int]) -> None:
-        """Whether what the token at `position` sees is still in the request's pages."""
-        for group, table in enumerate(row.tables):
-            spec = self.groups.kv_cache_groups[group].kv_cache_spec
-            for seen in range(spec.first_visible_token(position), position + 1):
-                slot = (table[seen // self._page_size], seen % self._page_size)
-                assert self._slots.get(slot) == (group, seen, tokens[seen]), (
-                    f"{row.new.req_id}: group {group}, position {seen} is overwritten"
-                )
+    def _fold(self, group: int, table: list[int], tokens: list[int], positions: range) -> None:
+        (slot,) = table
+        assert slot > 0
+        state = [] if positions.start == 0 else self._states[group, slot]
+        assert state == tokens[: positions.start], "a state that is not the request's own"
+        self._states[group, slot] = state + tokens[positions.start : positions.stop]
 
     def _sample(self, row: _Row, count: int, drafts: list[int]) -> list[int]:
         tokens = row.tokens + drafts
         end = row.num_computed + count
-        self._check(row, row.num_computed, tokens)
-        self._check(row, end - 1, tokens)
+        self._check_seen(row, row.num_computed, tokens)
+        self._check_seen(row, end - 1, tokens)
         if end < len(row.tokens):
             return []
         sampled = []
@@ -140,6 +134,17 @@ class FakeRunner:
             if token != draft:
                 break
         return sampled
+
+    def _check_seen(self, row: _Row, position: int, tokens: list[int]) -> None:
+        for group, table in enumerate(row.tables):
+            spec = self.groups.kv_cache_groups[group].kv_cache_spec
+            if isinstance(spec, RecurrentStateSpec):
+                continue
+            for seen in range(spec.first_visible_token(position), position + 1):
+                written = self._slots.get((table[seen // self.page_size], seen % self.page_size))
+                assert written == (group, seen, tokens[seen]), (
+                    f"{row.new.req_id}: group {group} has {written} where position {seen} should be"
+                )
 
     def _propose(self, tokens: list[int]) -> list[int]:
         guess = continuation(tokens, self._random.randint(0, self.draft_length), self.vocabulary)

@@ -53,7 +53,7 @@ def make_requests(count: int, seed: int) -> list[EngineRequest]:
 def test_text_is_the_same_in_pools_large_and_small(mix: str, num_pages: int, num_drafts: int, caching: bool) -> None:
     groups = CacheGroupsConfig(num_pages, [CacheGroupSpec(spec) for spec in MIXES[mix]])
     config = Config(SchedulerConfig(8, 64, 200), CacheConfig(num_pages, 4, caching), SpeculativeConfig(num_drafts))
-    scheduler, runner = Scheduler(config, groups), FakeRunner(groups, draft_length=num_drafts)
+    scheduler, runner = Scheduler(config, groups), FakeRunner(groups, 4, draft_length=num_drafts)
     requests = make_requests(60, seed=num_pages)
     for request in requests:
         scheduler.add_request(request)
