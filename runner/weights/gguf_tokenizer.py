@@ -45,6 +45,9 @@ _PRE_TOKENIZERS = {
 }
 """`tokenizer.ggml.pre`, llama.cpp's name → the family."""
 
+_NEEDED = {"gpt2": "merges", "llama": "scores"}
+"""`tokenizer.ggml.model` → what it is built of, beside the tokens."""
+
 _WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "tekken")
 """Those that take a word that is a token as it is, whatever the merges would make of it."""
 
@@ -59,14 +62,16 @@ def load_tokenizer(file: GGUFFile) -> PreTrainedTokenizerFast:
     kind = metadata.get("model")
     if kind is None or "tokens" not in metadata:
         raise UserError(f"{file.path} has no tokenizer")
+    if kind not in _NEEDED:
+        raise UserError(f"{file.path} has a tokenizer of the kind {kind!r}; gpt2 and llama can be read")
+    if _NEEDED[kind] not in metadata:
+        raise UserError(f"{file.path} has a tokenizer without tokenizer.ggml.{_NEEDED[kind]}")
     if kind == "gpt2":
         backend = _byte_level(file, metadata)
-    elif kind == "llama" and file.metadata["general.architecture"].startswith("gemma"):
+    elif file.metadata["general.architecture"].startswith("gemma"):
         backend = _gemma(metadata)
-    elif kind == "llama":
-        backend = _sentencepiece(metadata)
     else:
-        raise UserError(f"{file.path} has a tokenizer of the kind {kind!r}; gpt2 and llama can be read")
+        backend = _sentencepiece(metadata)
     _add_tokens(backend, metadata)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -85,7 +90,8 @@ def _byte_level(file: GGUFFile, metadata: dict[str, Any]) -> Tokenizer:
         raise UserError(f"{file.path} cuts text as {name!r}; known are: {', '.join(_PRE_TOKENIZERS)}")
     family = _PRE_TOKENIZERS[name]
     vocab = {token: i for i, token in enumerate(metadata["tokens"])}
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=_stored_merges(metadata), ignore_merges=name in _WHOLE_WORDS))
+    merges = [(left, right) for left, right in (merge.split(" ", 1) for merge in metadata["merges"])]
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=name in _WHOLE_WORDS))
     if family == _QWEN2:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _pre_tokenizer(family)
@@ -105,7 +111,10 @@ def _pre_tokenizer(family: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _sentencepiece(metadata: dict[str, Any]) -> Tokenizer:
-    """SentencePiece as Llama 2 has it: spaces become "▁", one goes before the text, unknown characters become bytes."""
+    """SentencePiece as of Llama 2: spaces become "▁", unknown characters bytes, and a space goes before the text.
+
+    As in transformers, a text that starts with a space gets no second one.
+    """
     tokens = metadata["tokens"]
     backend = _byte_fallback_bpe(metadata, tokens, dict(zip(tokens, metadata["scores"].tolist(), strict=True)))
     prefix = metadata.get("add_space_prefix", True)
@@ -131,21 +140,15 @@ def _gemma(metadata: dict[str, Any]) -> Tokenizer:
 
 
 def _byte_fallback_bpe(metadata: dict[str, Any], tokens: list[str], scores: dict[str, float]) -> Tokenizer:
-    vocab = {token: i for i, token in enumerate(tokens)}
-    merges = _stored_merges(metadata) if "merges" in metadata else _derived_merges(scores)
     return Tokenizer(
         models.BPE(
-            vocab=vocab,
-            merges=merges,
+            vocab={token: i for i, token in enumerate(tokens)},
+            merges=_derived_merges(scores),
             fuse_unk=True,
             byte_fallback=True,
             unk_token=tokens[metadata.get("unknown_token_id", 0)],
         )
     )
-
-
-def _stored_merges(metadata: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(left, right) for left, right in (merge.split(" ", 1) for merge in metadata["merges"])]
 
 
 def _derived_merges(scores: dict[str, float]) -> list[tuple[str, str]]:
