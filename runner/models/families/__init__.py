@@ -11,14 +11,15 @@ from transformers import PretrainedConfig
 
 from runner.errors import UserError
 from runner.models.config import DecoderConfig
-from runner.models.families import gemma3, llama, qwen
+from runner.models.families import gemma, llama, qwen
 
 FAMILIES: dict[str, Callable[[PretrainedConfig], DecoderConfig]] = {
     "llama": llama.llama,
     "mistral": llama.mistral,
     "qwen2": qwen.qwen2,
     "qwen3": qwen.qwen3,
-    "gemma3_text": gemma3.gemma3_text,
+    "gemma2": gemma.gemma2,
+    "gemma3_text": gemma.gemma3_text,
 }
 
 
