@@ -69,9 +69,9 @@ def read_gguf(path: Path) -> GGUFFile:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             size = len(data)
             file = _Reader(data).file(path)
-    except (struct.error, ValueError, OverflowError, MemoryError) as error:
+            parts = int(file.metadata.get("split.count", 1))
+    except (struct.error, ValueError, TypeError, ArithmeticError, MemoryError) as error:
         raise UserError(f"{path} is damaged, or not a GGUF file") from error
-    parts = file.metadata.get("split.count", 1)
     if parts > 1:
         raise UserError(f"{path} is one of {parts} parts; join them with llama-gguf-split --merge")
     end = max((tensor.end for tensor in file.tensors.values()), default=0)
