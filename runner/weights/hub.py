@@ -52,7 +52,7 @@ def fetch(model: str, revision: str | None, progress: Progress) -> Path:
     try:
         info = HfApi().model_info(model, revision=revision, timeout=_TIMEOUT)
         files = _wanted(model, [file.rfilename for file in info.siblings or []])
-        return Path(snapshot_download(model, revision=info.sha, allow_patterns=files, tqdm_class=_bar_class(progress)))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=files, tqdm_class=_bar_class(progress)))
     except GatedRepoError as error:
         raise UserError(f"{shown} is gated: accept its terms on the Hub, then set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
