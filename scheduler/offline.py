@@ -10,6 +10,27 @@ _MOST_FORKS = 64
 """The forks one behind the other that are told apart; behind the last, requests stay in the order of their tokens."""
 
 
+class LengthForecast:
+    """How long requests become: their prompt, and the share of their `max_tokens` that those before them came to use.
+
+    At first they are taken to use it all; the longer the run, the more what was seen counts.
+    """
+
+    def __init__(self) -> None:
+        self._num_allowed = self._num_generated = 16 * 512
+
+    def observe(self, request: EngineRequest) -> None:
+        """Learn from a request that ended by itself."""
+        self._num_allowed += request.max_num_tokens - request.num_prompt_tokens
+        self._num_generated += len(request.output_token_ids)
+
+    def length(self, request: EngineRequest) -> int:
+        allowed = request.max_num_tokens - request.num_prompt_tokens
+        expected = -(-allowed * self._num_generated // self._num_allowed)
+        # The last token is not computed.
+        return max(request.num_tokens, request.num_prompt_tokens + expected - 1)
+
+
 def throughput_order(requests: list[EngineRequest], page_size: int) -> list[EngineRequest]:
     """Requests that share leading pages follow each other: a page is computed once, and still cached for the others.
 

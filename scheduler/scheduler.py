@@ -13,6 +13,7 @@ from scheduler.config import CacheConfig, Config, SchedulerConfig, SchedulingPol
 from scheduler.events import Event, EventKind, EventLog
 from scheduler.interface import SchedulerInterface
 from scheduler.limits import Limits
+from scheduler.offline import LengthForecast
 from scheduler.output import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -57,12 +58,13 @@ class Scheduler(SchedulerInterface):
         limits = self._config = config.scheduler_config
         buckets = max_num_seq_buckets or limits.max_num_seq_buckets or [limits.max_num_seqs]
         self._max_num_seqs = min(limits.max_num_seqs, max(buckets))
+        self._forecast = LengthForecast() if limits.policy is SchedulingPolicy.OFFLINE else None
         self._cache = CacheManager(
             config.cache_config,
             kv_cache_config,
             max_num_seqs=self._max_num_seqs,
             max_chunk=limits.max_chunk,
-            horizon=_last_computed if limits.policy is SchedulingPolicy.OFFLINE else _all_known,
+            horizon=self._horizon,
         )
         self._limits = Limits(config, self._cache)
 
@@ -93,7 +95,7 @@ class Scheduler(SchedulerInterface):
         """
         scheduler_config = SchedulerConfig(
             max_num_seqs=runner.max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens or runner.max_model_len,
+            max_num_batched_tokens=runner.max_model_len if max_num_batched_tokens is None else max_num_batched_tokens,
             max_model_len=runner.max_model_len,
             **options,
         )
@@ -221,6 +223,10 @@ class Scheduler(SchedulerInterface):
 
     # A request's life
 
+    def _horizon(self, request: EngineRequest) -> int:
+        """The tokens for which a request must find pages before it begins: those it has, or offline, all it will."""
+        return request.num_tokens if self._forecast is None else self._forecast.length(request)
+
     def _headroom(self, request: EngineRequest) -> int:
         """The pages a group to leave free. One that was preempted comes back only where every running request has a
         page to go on with, so that it is not preempted again before each has computed a page of tokens.
@@ -309,6 +315,8 @@ class Scheduler(SchedulerInterface):
         logprobs = model_runner_output.logprobs
         if ending is not None:
             self._finish(request, ending)
+            if self._forecast is not None:
+                self._forecast.observe(request)
         elif model_runner_output.spec_token_ids is not None and request.status is _RUNNING:
             request.draft_token_ids = model_runner_output.spec_token_ids[index][: self._limits.max_drafts]
         if not token_ids and ending is None and prompt_logprobs is None:
@@ -349,14 +357,6 @@ class Scheduler(SchedulerInterface):
                 by_client.setdefault(client, EngineCoreOutputs([])).finished_requests = finished_ids
             self._finished_by_client = defaultdict(set)
         return by_client
-
-
-def _all_known(request: EngineRequest) -> int:
-    return request.num_tokens
-
-
-def _last_computed(request: EngineRequest) -> int:
-    return request.max_num_tokens - 1
 
 
 def _ending_of_scoring(request: EngineRequest, step: int) -> EngineRequestStatus | None:
