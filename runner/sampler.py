@@ -53,7 +53,7 @@ class Sampled(NamedTuple):
 
 def sample(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> Sampled:
     """Choose a token for every row of float32 logits [S, vocab]."""
-    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    greedy = _argmax(logits)
     is_random = batch.temperature >= _GREEDY_TEMPERATURE
     drawn = jax.lax.cond(jnp.any(is_random), _draw, lambda *_: greedy, logits, batch)
     token_id = jnp.where(is_random, drawn, greedy)
@@ -131,11 +131,29 @@ def _draw_from(weights: jax.Array, uniform: jax.Array) -> jax.Array:
 
     Two draws (uniform is [S, 2]) keep the resolution of float32 within the block, and no long sum is ever taken.
     """
-    rows, vocab = weights.shape
-    blocks = jnp.pad(weights, ((0, 0), (0, -vocab % _BLOCK))).reshape(rows, -1, _BLOCK)
+    blocks = _blocks(weights, 0)
     block = _pick(blocks.sum(axis=-1), uniform[:, 0])
-    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    inside = _block_of(blocks, block)
     return (block * _BLOCK + _pick(inside, uniform[:, 1])).astype(jnp.int32)
+
+
+def _argmax(logits: jax.Array) -> jax.Array:
+    """The first of each row's highest, int32 [S]: XLA's own argmax of 128 rows of 49,152 took ten times as long."""
+    blocks = _blocks(logits, -jnp.inf)
+    block = jnp.argmax(blocks.max(axis=-1), axis=-1)
+    inside = jnp.argmax(_block_of(blocks, block), axis=-1)
+    return (block * _BLOCK + inside).astype(jnp.int32)
+
+
+def _blocks(rows: jax.Array, filler: float) -> jax.Array:
+    """[S, vocab] → [S, blocks, _BLOCK], the end filled up."""
+    count, vocab = rows.shape
+    padded = jnp.pad(rows, ((0, 0), (0, -vocab % _BLOCK)), constant_values=filler)
+    return padded.reshape(count, -1, _BLOCK)
+
+
+def _block_of(blocks: jax.Array, block: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
 
 
 def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:

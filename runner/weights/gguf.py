@@ -68,7 +68,7 @@ class GGUFCheckpoint(Checkpoint):
                 return _halves_from_pairs(tensor, self.config.num_attention_heads)
             case "llama" if ".k_proj." in name:
                 return _halves_from_pairs(tensor, self.config.num_key_value_heads)
-            case "gemma3" if name.endswith("norm.weight"):
+            case "gemma2" | "gemma3" if name.endswith("norm.weight"):
                 return tensor.astype(np.float32) - 1
         return tensor
 

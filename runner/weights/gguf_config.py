@@ -15,8 +15,8 @@ ROPE_FREQS = "rope_freqs.weight"
 """Llama 3's rope scaling, as a divisor of each frequency [head_dim / 2] instead of as metadata."""
 
 _GEMMA3_LOCAL_THETA = 10000.0
-_GEMMA3_PERIOD = 6
-_GEMMA3_27B_LAYERS = 62
+_GEMMA2_PERIOD, _GEMMA3_PERIOD = 2, 6
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 
 _LLAMA3_CONTEXT, _LLAMA3_LOW, _LLAMA3_HIGH = 8192, 1.0, 4.0
 """Original context, and the turns within it between which a frequency is scaled in part: all of Llama 3.1 to 3.3."""
@@ -124,21 +124,32 @@ def _qwen3(file: GGUFFile, keys: _Keys) -> dict[str, Any]:
     return {"head_dim": _head_dim(file, keys), "attention_bias": "blk.0.attn_q.bias" in file.tensors}
 
 
+def _gemma2(file: GGUFFile, keys: _Keys) -> dict[str, Any]:
+    return _gemma(file, keys, period=_GEMMA2_PERIOD, largest=_GEMMA2_27B_LAYERS) | {
+        "attn_logit_softcapping": keys.get("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": keys.get("final_logit_softcapping", 30.0),
+    }
+
+
 def _gemma3(file: GGUFFile, keys: _Keys) -> dict[str, Any]:
-    """Five sliding layers, then a full one; the sliding ones keep a rope of their own, which is never scaled."""
-    layers, head_dim, window = keys["block_count"], _head_dim(file, keys), keys.get("attention.sliding_window", None)
-    full = _rope(file, keys)
+    """The sliding layers have a rope of their own, which is never scaled."""
     sliding = {"rope_type": "default", "rope_theta": keys.get("rope.freq_base_swa", _GEMMA3_LOCAL_THETA)}
-    is_sliding = [window is not None and (layer + 1) % _GEMMA3_PERIOD != 0 for layer in range(layers)]
-    # The largest model alone scales its scores by the width per head, which is not its head_dim.
-    scalar = keys["embedding_length"] // keys["attention.head_count"] if layers == _GEMMA3_27B_LAYERS else head_dim
+    return _gemma(file, keys, period=_GEMMA3_PERIOD, largest=_GEMMA3_27B_LAYERS) | {
+        "rope_parameters": {"full_attention": _rope(file, keys), "sliding_attention": sliding},
+        "final_logit_softcapping": keys.get("final_logit_softcapping", None),
+    }
+
+
+def _gemma(file: GGUFFile, keys: _Keys, *, period: int, largest: int) -> dict[str, Any]:
+    """The last of each `period` layers sees everything. The model of `largest` layers scales its scores otherwise."""
+    layers, head_dim, window = keys["block_count"], _head_dim(file, keys), keys.get("attention.sliding_window", None)
+    slides = [window is not None and (layer + 1) % period != 0 for layer in range(layers)]
+    width = keys["embedding_length"] // keys["attention.head_count"]
     return {
         "head_dim": head_dim,
-        "query_pre_attn_scalar": scalar,
+        "query_pre_attn_scalar": width if layers == largest else head_dim,
         "sliding_window": window,
-        "layer_types": ["sliding_attention" if sliding else "full_attention" for sliding in is_sliding],
-        "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
-        "final_logit_softcapping": keys.get("final_logit_softcapping", None),
+        "layer_types": ["sliding_attention" if sliding else "full_attention" for sliding in slides],
     }
 
 
@@ -146,6 +157,7 @@ _ARCHITECTURES: dict[str, tuple[str, Callable[[GGUFFile, _Keys], dict[str, Any]]
     "llama": ("llama", _llama),
     "qwen2": ("qwen2", _qwen2),
     "qwen3": ("qwen3", _qwen3),
+    "gemma2": ("gemma2", _gemma2),
     "gemma3": ("gemma3_text", _gemma3),
 }
 

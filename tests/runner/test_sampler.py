@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.sampler import SamplingBatch, keep_mask, sample
+from runner import sampler
+from runner.sampler import SamplingBatch
+
+sample = jax.jit(sampler.sample)
+keep_mask = jax.jit(sampler.keep_mask)
 
 
 def batch_of(rows: int, *, position=None, **columns) -> SamplingBatch:
@@ -93,7 +97,7 @@ def test_twenty_thousand_draws_follow_the_distribution(temperature, top_k, top_p
 
     draws = 20_000
     batch = batch_of(draws, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=[[0, 11]] * draws)
-    tokens = np.asarray(jax.jit(sample)(jnp.broadcast_to(logits, (draws, 300)), batch).token_id)
+    tokens = np.asarray(sample(jnp.broadcast_to(logits, (draws, 300)), batch).token_id)
     counts = np.bincount(tokens, minlength=300)
     assert (counts[p == 0] == 0).all()
     common = p * draws >= 5
