@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 _ARCHITECTURES = {"gemma3_text": "gemma3"}
+_GEMMAS = ("gemma2", "gemma3_text")
 
 Kind = gguf.GGMLQuantizationType
 
@@ -90,7 +91,7 @@ def _metadata(config: PretrainedConfig) -> dict[str, Any]:
     if config.model_type == "llama":
         keys["rope.dimension_count"] = config.head_dim
     keys |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
-    if config.model_type == "gemma3_text":
+    if config.model_type in _GEMMAS:
         keys["attention.sliding_window"] = config.sliding_window
     return keys
 
@@ -100,7 +101,7 @@ def _as_llama_cpp(name: str, tensor: np.ndarray, config: PretrainedConfig) -> np
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         halves = tensor.reshape(heads, 2, config.head_dim // 2, *tensor.shape[1:])
         return halves.swapaxes(1, 2).reshape(tensor.shape)
-    if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+    if config.model_type in _GEMMAS and name.endswith("norm.weight"):
         return tensor + 1
     return tensor
 

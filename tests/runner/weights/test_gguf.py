@@ -17,7 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from runner.errors import UserError
 from runner.weights.checkpoint import Checkpoint, open_checkpoint
 
-FAMILIES = ["llama", "qwen2", "qwen3", "gemma3_text"]
+FAMILIES = ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"]
 
 NOT_DEQUANTIZED = {Kind.Q8_1, Kind.Q8_K, Kind.Q1_0, Kind.I8, Kind.I16, Kind.I32, Kind.I64, Kind.F64}
 
@@ -63,16 +63,18 @@ def assert_same_tensors(checkpoint: Checkpoint, reference: torch.nn.Module) -> N
         np.testing.assert_array_equal(checkpoint.tensor(name).astype(np.float32), tensor, err_msg=name)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0])
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("model_type", "tied"),
+    [(family, tied) for family in FAMILIES for tied in (True, False) if tied or family != "gemma2"],  # always tied
+)
 def test_a_family_is_what_transformers_makes_of_it(tiny_gguf, model_type, kind, tied):
     # Six layers, for Gemma 3's sixth is its first full one. Transformers reads no head_dim of a Qwen 3, and knows one
     # scale of a Gemma's scores alone.
     sizes = {"num_hidden_layers": 6, "tie_word_embeddings": tied}
     if model_type == "qwen3":
         sizes["head_dim"] = 128
-    if model_type == "gemma3_text":
+    if model_type.startswith("gemma"):
         sizes |= {"head_dim": 256, "layer_types": None, "query_pre_attn_scalar": 256}
     file = tiny_gguf(model_type, sizes, kind=kind)
     checkpoint, reference = open_checkpoint(file), transformers_model(file)
@@ -180,10 +182,12 @@ def test_gemma3_without_a_window_sees_everything(tiny_gguf):
     assert config.layer_types == ["full_attention"] * 4
 
 
-def test_the_largest_gemma3_scales_its_scores_by_width_per_head(tiny_gguf):
-    sizes = {"num_hidden_layers": 62, "layer_types": None, "hidden_size": 32, "intermediate_size": 32, "head_dim": 16}
-    config = open_checkpoint(tiny_gguf("gemma3_text", sizes)).config
-    assert config.query_pre_attn_scalar == 8  # 32 / 4 heads; Gemma 3 27B has 5376 / 32 = 168 and a head_dim of 128
+@pytest.mark.parametrize(("model_type", "layers"), [("gemma2", 46), ("gemma3_text", 62)])
+def test_the_largest_gemmas_scale_their_scores_by_width_per_head(tiny_gguf, model_type, layers):
+    """Gemma 2 27B by 4608 / 32 = 144, and Gemma 3 27B by 5376 / 32 = 168, where both have a head_dim of 128."""
+    sizes = {"num_hidden_layers": layers, "layer_types": None, "hidden_size": 32, "intermediate_size": 32}
+    config = open_checkpoint(tiny_gguf(model_type, sizes | {"head_dim": 16})).config
+    assert config.query_pre_attn_scalar == 8  # 32 / 4
 
 
 @pytest.mark.parametrize(
@@ -215,7 +219,7 @@ def test_an_unknown_architecture_is_told_which_are_known(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UserError, match=r"'falcon'.*llama, qwen2, qwen3, gemma3"):
+    with pytest.raises(UserError, match=r"'falcon'.*llama, qwen2, qwen3, gemma2, gemma3"):
         open_checkpoint(tmp_path / "falcon.gguf")
 
 
