@@ -42,7 +42,9 @@ _AS_THEY_ARE = {
 }
 
 _CHUNK_BYTES = 4 << 20
-"""Dequantized at once by a thread: the gguf package needs as much again for itself."""
+"""Dequantized at once by a thread: the gguf package needs a few times as much for itself."""
+
+_MAX_THREADS = 8
 
 
 class GGUFCheckpoint(Checkpoint):
@@ -112,7 +114,7 @@ def _read(path: Path, name: str, tensor: GGUFTensor) -> np.ndarray:
         out[start : start + step] = dequantize(packed[start : start + step], tensor.kind)
 
     try:
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
             list(threads.map(unpack, range(0, rows, step)))
     except NotImplementedError as error:
         raise UserError(f"the tensor {name} of {path} is of type {tensor.kind.name}, which cannot be read") from error

@@ -9,6 +9,7 @@ import numpy as np
 from transformers import AutoConfig, PretrainedConfig
 
 from runner.errors import UserError
+from runner.weights.folder import first_line
 from runner.weights.gguf_file import GGUFFile
 
 ROPE_FREQS = "rope_freqs.weight"
@@ -69,7 +70,11 @@ def load_config(file: GGUFFile) -> PretrainedConfig:
     if keys.get("expert_count", 0):
         raise UserError(f"{file.path} is a mixture of experts, which is not supported")
     model_type, differences = _ARCHITECTURES[architecture]
-    return AutoConfig.for_model(model_type, **(_common_fields(file, keys) | differences(file, keys)))
+    fields = _common_fields(file, keys) | differences(file, keys)
+    try:
+        return AutoConfig.for_model(model_type, **fields)
+    except Exception as error:  # of many types, as each config class validates in its own way
+        raise UserError(f"{file.path} describes no possible {model_type}: {first_line(error)}") from error
 
 
 def load_generation_config(file: GGUFFile) -> dict[str, Any]:

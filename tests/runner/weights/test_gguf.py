@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from runner.errors import UserError
 from runner.weights.checkpoint import Checkpoint, open_checkpoint
+from runner.weights.gguf_config import load_generation_config
+from runner.weights.gguf_file import GGUFFile
 
 FAMILIES = ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"]
 
@@ -132,6 +135,37 @@ def test_plain_floats_are_views_of_the_file(tiny_gguf):
     assert tensor.dtype == np.float16 and not tensor.flags.owndata and not tensor.flags.writeable
 
 
+def test_dequantizing_takes_little_more_memory_than_the_result(tiny_gguf):
+    rows, columns = 40_000, 512
+    file = tiny_gguf("llama", {"vocab_size": rows, "hidden_size": columns, "num_hidden_layers": 1}, kind=Kind.Q8_0)
+    checkpoint = open_checkpoint(file)
+    tracemalloc.start()
+    size = checkpoint.tensor("model.embed_tokens.weight").nbytes
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size == rows * columns * 4
+    assert peak < size + 8 * 4 * 4 * 2**20  # eight threads at most, each with some copies of its 4 MiB
+
+
+def test_what_the_file_says_of_sampling_and_of_ends(tiny_gguf):
+    assert open_checkpoint(tiny_gguf("llama")).generation_config == {"eos_token_id": [2]}
+    keys = {
+        "general.sampling.temp": 0.5,
+        "general.sampling.top_k": 20,
+        "general.sampling.min_p": 0.25,
+        "tokenizer.ggml.eot_token_id": 5,
+        # The template ends turns with a token that is not named otherwise, and does not use one that is there too.
+        "tokenizer.ggml.tokens": ["<pad>", "<bos>", "<eos>", "<|im_end|>", "<end_of_turn>", "<eot>"],
+        "tokenizer.chat_template": "{{ messages[0].content }}<end_of_turn>",
+    }
+    assert load_generation_config(GGUFFile(Path("model.gguf"), keys, {})) == {
+        "temperature": 0.5,
+        "top_k": 20,
+        "min_p": 0.25,
+        "eos_token_id": [4, 5],
+    }
+
+
 def test_llama3_rope_is_read_from_its_divisors(tiny_gguf):
     rope = {
         "rope_type": "llama3",
@@ -200,6 +234,7 @@ def test_the_largest_gemmas_scale_their_scores_by_width_per_head(tiny_gguf, mode
         ({"attention__key_length": 16, "attention__value_length": 8}, "different lengths"),
         ({"rope__scaling__type": "longrope"}, "'longrope'"),
         ({"rope__scaling__type": "linear"}, "no llama.rope.scaling.factor"),
+        ({"attention__head_count": 3, "attention__key_length": 16}, "describes no possible llama"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(tiny_gguf, metadata, message):
