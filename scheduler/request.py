@@ -60,9 +60,9 @@ class EngineRequest:
     output, and at `max_num_tokens` the request ends; `stop_ids` are the tokens that can end it, known once it runs.
     `draft_token_ids` are guesses to verify in the next step, `num_placeholders` counts sampled tokens that are still
     on the device. Outputs of steps before `first_step` are void (the request was preempted since, or an earlier one
-    had its id); `last_step` is the last that computes tokens of it. `page_digests` name its full pages, and its pages
-    have room for `num_allocated_tokens`. `num_scored_tokens` counts the prompt log-probabilities computed since it
-    last began, `num_reported_tokens` those handed out.
+    had its id); `last_step` is the last that computes tokens of it. `page_digests` name its full pages; up to
+    `num_settled_tokens` no page need be taken for it, nor dropped. `num_scored_tokens` counts the prompt
+    log-probabilities computed since it last began, `num_reported_tokens` those handed out.
     """
 
     request_id: str
@@ -90,7 +90,7 @@ class EngineRequest:
     first_step: int = field(default=0, init=False)
     last_step: int = field(default=0, init=False)
     page_digests: list[bytes] = field(default_factory=list, init=False)
-    num_allocated_tokens: int = field(default=0, init=False)
+    num_settled_tokens: int = field(default=0, init=False)
     num_scored_tokens: int = field(default=0, init=False)
     num_reported_tokens: int = field(default=0, init=False)
 

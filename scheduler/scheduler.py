@@ -194,13 +194,14 @@ class Scheduler(SchedulerInterface):
             if num_new_tokens <= 0:
                 continue
             page_ids: PageIds | None = self._cache.no_pages
-            if request.num_computed_tokens + num_new_tokens > request.num_allocated_tokens:
+            if request.num_computed_tokens + num_new_tokens > request.num_settled_tokens:
                 page_ids = self._make_room(request, num_new_tokens, step)
             if page_ids is None:
                 break
             step.add_running(request, num_new_tokens, page_ids)
 
     def _schedule_waiting(self, step: Step) -> None:
+        num_running = len(self._running)
         while self._waiting and step.budget > 0 and len(self._running) < self._max_num_seqs:
             request = self._waiting.peek()
             num_hit_tokens = self._cache.find_hit(request)
@@ -212,7 +213,7 @@ class Scheduler(SchedulerInterface):
                 break
             self._waiting.remove(request)
             self._begin(request, num_hit_tokens, num_new_tokens, page_ids, step)
-        if self._config.policy is SchedulingPolicy.PRIORITY:
+        if self._config.policy is SchedulingPolicy.PRIORITY and len(self._running) > num_running:
             self._running = dict(sorted(self._running.items(), key=lambda item: urgency(item[1])))
 
     def _end_step(self, step: Step) -> SchedulerOutput:

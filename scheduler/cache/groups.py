@@ -67,16 +67,23 @@ class FullGroup:
 
 
 class WindowedGroup(FullGroup):
-    """A token sees a stretch of tokens only: pages before it are dropped, and a hit needs the pages in it alone."""
+    """A token sees a stretch of tokens only: pages before it are dropped, and a hit needs the pages in it alone.
+
+    Where the next token sees none of those before it, as at the start of a chunk, the last page is asked for all the
+    same: it is the proof that they were computed.
+    """
 
     def longest_hit(self, digests: list[bytes], limit: int) -> int:
-        end, first = limit, self.first_visible_page(limit * self.spec.page_size)
+        end, first = limit, self._first_needed(limit)
         for index in range(limit - 1, -1, -1):
             if index < first:
                 break
             if digests[index] not in self._cached:
-                end, first = index, self.first_visible_page(index * self.spec.page_size)
+                end, first = index, self._first_needed(index)
         return end
+
+    def _first_needed(self, num_pages: int) -> int:
+        return min(self.first_visible_page(num_pages * self.spec.page_size), num_pages - 1)
 
     def drop_unseen(self, request_id: str, num_computed_tokens: int) -> int:
         table = self.tables[request_id]

@@ -19,12 +19,13 @@ from scheduler.request import EngineRequest
 class _Holding:
     """What one running request has, in pages of all groups together, null pages not counted.
 
-    It holds `num_held` pages and was admitted on the promise that it can come to hold `num_promised`; its first
-    `num_cached` table entries can be found by others.
+    It holds `num_held` pages and was admitted on the promise that it can come to hold `num_promised`. Each of its
+    tables has `num_entries`, the first `num_cached` of which can be found by others.
     """
 
     num_held: int
     num_promised: int
+    num_entries: int
     num_cached: int
 
     @property
@@ -113,7 +114,7 @@ class CacheManager:
         count = self._num_pages(num_hit_tokens + num_new_tokens) - num_hit_pages
 
         promised = max(self._promise(request, num_hit_tokens), len(pages_hit) + count * len(self._paged))
-        holding = _Holding(len(pages_hit), promised, num_hit_pages)
+        holding = _Holding(len(pages_hit), promised, num_hit_pages, num_hit_pages)
         needed = num_free_hit + holding.num_owed + headroom * len(self._paged)
         if needed + self._num_owed > self.pool.num_free:
             return None
@@ -124,26 +125,22 @@ class CacheManager:
             state.begin(request.request_id)
         self._holdings[request.request_id] = holding
         self._num_owed += holding.num_owed
-        request.num_allocated_tokens = num_hit_tokens
-        self._take(request, holding, count)
-        self._let_be_found(request, holding, num_hit_tokens + num_new_tokens)
+        self._take(request, holding, count, num_hit_tokens + num_new_tokens)
         return tuple(group.tables[request.request_id].copy() for group in self.groups)
 
     def extend(self, request: EngineRequest, num_new_tokens: int) -> PageIds | None:
-        """Make room for a running request's next tokens, for which its pages are too few: the new pages, or None
-        where the pool lacks them.
+        """Make room for a running request's next tokens, past those its pages are settled for: the new pages, or
+        None where the pool lacks them.
         """
         holding = self._holdings[request.request_id]
         end = request.num_computed_tokens + num_new_tokens
         self._let_be_found(request, holding, request.num_computed_tokens)
         if self._has_windows:
             self._drop_unseen(request, holding)
-        count = self._num_pages(end - request.num_allocated_tokens)
+        count = max(0, self._num_pages(end) - holding.num_entries)
         if count * len(self._paged) > self.pool.num_free:
             return None
-        pages = self._take(request, holding, count)
-        self._let_be_found(request, holding, end)
-        return pages
+        return self._take(request, holding, count, end)
 
     def release(self, request: EngineRequest) -> None:
         """Take all pages back; the full ones can be found until they are handed out anew."""
@@ -152,7 +149,7 @@ class CacheManager:
         self._num_owed -= holding.num_owed
         for group in self.groups:
             group.release(request.request_id)
-        request.num_allocated_tokens = 0
+        request.num_settled_tokens = 0
 
     def reset(self) -> bool:
         """Forget all cached pages; refused (False) while any page is held."""
@@ -188,10 +185,15 @@ class CacheManager:
         chunk = min(self._max_chunk, max(1, request.num_tokens - num_computed_tokens))
         return min(self.pool.num_usable, sum(group.spec.max_pages(horizon, chunk) for group in self._paged))
 
-    def _take(self, request: EngineRequest, holding: _Holding, count: int) -> PageIds:
+    def _take(self, request: EngineRequest, holding: _Holding, count: int, end: int) -> PageIds:
+        """Take `count` pages a group, for tokens up to the `end`-th."""
         pages = tuple([group.take(request.request_id, count) for group in self.groups])
-        request.num_allocated_tokens += count * self.page_size
+        holding.num_entries += count
         self._settle(holding, holding.num_held + count * len(self._paged), holding.num_promised)
+        self._let_be_found(request, holding, end)
+        # After more than one token, pages may have left a window; after one, they can wait for the next page.
+        is_chunk = end - request.num_computed_tokens > 1
+        request.num_settled_tokens = end if self._has_windows and is_chunk else holding.num_entries * self.page_size
         return pages
 
     def _drop_unseen(self, request: EngineRequest, holding: _Holding) -> None:
