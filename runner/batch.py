@@ -18,21 +18,24 @@ from scheduler.output import PageIds
 
 
 class StepTokens(NamedTuple, Generic[Array]):
-    """A step's tokens, int32 [T], and the batch they form; padded to the step's bucket."""
+    """A step's tokens, int32 [T], the batch they form, and which of them are sampled after, int32 [R]; all padded."""
 
     ids: Array
     ragged: RaggedBatch[Array]
+    sampled: Array
 
 
 class Step(NamedTuple):
     """A step's requests, in the order of the device's sequences, and their rows here.
 
-    `samples` [requests] tells which of them compute their last known token, and so sample the next.
+    `num_samples` [requests] tells how many tokens each samples: none while in prefill, else one after its last known
+    token and one after each of its `drafts`. The samples lie back to back in that order.
     """
 
     req_ids: list[str]
     rows: np.ndarray
-    samples: np.ndarray
+    num_samples: np.ndarray
+    drafts: list[list[int]]
     tokens: StepTokens[np.ndarray]
     sampling: SamplingBatch[np.ndarray]
 
@@ -78,12 +81,16 @@ class Batch:
             self._occupy(new, new.prompt_token_ids, new.page_ids, new.num_computed_tokens)
         self._extend(output.scheduled_cached_reqs)
 
-    def step(self, output: SchedulerOutput, num_tokens: int, num_seqs: int) -> Step:
-        """Gather the scheduled tokens, padded to `num_tokens` tokens of `num_seqs` sequences."""
+    def step(self, output: SchedulerOutput, num_tokens: int, num_seqs: int, num_samples: int) -> Step:
+        """Gather the scheduled tokens, padded to `num_tokens` of `num_seqs` sequences and to `num_samples` samples."""
         req_ids = list(output.num_scheduled_tokens)
         rows = np.fromiter((self._row_of[req_id] for req_id in req_ids), np.int32, len(req_ids))
         lengths = np.fromiter(output.num_scheduled_tokens.values(), np.int32, len(req_ids))
-        computed = self._num_computed[rows]
+        drafts = [output.scheduled_spec_decode_tokens.get(req_id, []) for req_id in req_ids]
+        computed, known = self._num_computed[rows], self._num_tokens[rows]
+        for row, its_drafts, end in zip(rows, drafts, known, strict=True):
+            if its_drafts:
+                self._token_ids[row, end : end + len(its_drafts)] = its_drafts
         context = computed + lengths
 
         query_start = np.full(num_seqs + 1, lengths.sum(), np.int32)
@@ -92,15 +99,20 @@ class Batch:
         position = np.arange(query_start[-1]) + np.repeat(computed - query_start[: len(rows)], lengths)
         token_ids = self._token_ids[np.repeat(rows, lengths), position]
 
+        samples = np.maximum(context - known + 1, 0)
+        sampled = np.flatnonzero(position >= np.repeat(known, lengths) - 1)
         page_tables = np.zeros((len(self._page_table), num_seqs, self._page_table.shape[2]), np.int32)
         page_tables[:, : len(rows)] = self._page_table[:, rows]
-        sampling = SamplingBatch(*(_padded(array[rows], num_seqs) for array in self._sampling))
-        sampling.position[: len(rows)] = context
         ragged = RaggedBatch(query_start, _padded(context, num_seqs), page_tables)
-        tokens = StepTokens(_padded(token_ids, num_tokens), ragged)
-        return Step(req_ids, rows, context == self._num_tokens[rows], tokens, sampling)
+        tokens = StepTokens(_padded(token_ids, num_tokens), ragged, _padded(sampled.astype(np.int32), num_samples))
 
-    def empty_inputs(self, num_tokens: int, num_seqs: int) -> tuple[StepTokens[np.ndarray], SamplingBatch[np.ndarray]]:
+        sampling = SamplingBatch(*(_padded(array[np.repeat(rows, samples)], num_samples) for array in self._sampling))
+        sampling.position[: len(sampled)] = position[sampled] + 1
+        return Step(req_ids, rows, samples, drafts, tokens, sampling)
+
+    def empty_inputs(
+        self, num_tokens: int, num_seqs: int, num_samples: int
+    ) -> tuple[StepTokens[np.ndarray], SamplingBatch[np.ndarray]]:
         """Inputs of the right shapes, to trace programs with."""
         num_groups, _, pages = self._page_table.shape
         ragged = RaggedBatch(
@@ -108,14 +120,20 @@ class Batch:
             np.zeros(num_seqs, np.int32),
             np.zeros((num_groups, num_seqs, pages), np.int32),
         )
-        sampling = SamplingBatch(*(_padded(array[:0], num_seqs) for array in self._sampling))
-        return StepTokens(np.zeros(num_tokens, np.int32), ragged), sampling
+        sampling = SamplingBatch(*(_padded(array[:0], num_samples) for array in self._sampling))
+        return StepTokens(np.zeros(num_tokens, np.int32), ragged, np.zeros(num_samples, np.int32)), sampling
 
-    def append(self, step: Step, token_ids: np.ndarray) -> None:
-        """Note the tokens (int32 [requests]) of those of the step's requests that sampled one."""
-        rows = step.rows[step.samples]
-        self._token_ids[rows, self._num_tokens[rows]] = token_ids[step.samples]
-        self._num_tokens[rows] += 1
+    def append(self, step: Step, accepted: list[list[int]]) -> None:
+        """Note the tokens that each of the step's requests gained."""
+        for row, token_ids in zip(step.rows, accepted, strict=True):
+            start = self._num_tokens[row]
+            self._token_ids[row, start : start + len(token_ids)] = token_ids
+            self._num_tokens[row] += len(token_ids)
+
+    def token_ids_of(self, req_id: str) -> np.ndarray:
+        """All tokens known of a request, int32; a view."""
+        row = self._row_of[req_id]
+        return self._token_ids[row, : self._num_tokens[row]]
 
     def _extend(self, cached: CachedRequestData) -> None:
         for i, req_id in enumerate(cached.req_ids):

@@ -28,6 +28,7 @@ class RunnerOptions:
     page_size: int = 16
     num_pages: int | None = None
     kv_cache_memory: int | float | None = None
+    num_speculative_tokens: int = 0
     seed: int = 0
 
 
@@ -41,6 +42,7 @@ class EnginePlan:
     max_num_seqs: int
     max_num_batched_tokens: int
     layout: CacheLayout
+    num_speculative_tokens: int
     seed: int
 
     @property
@@ -51,6 +53,10 @@ class EnginePlan:
     def num_sequences_of(self, bucket: int) -> int:
         """The number of sequences that a step of `bucket` tokens is padded to."""
         return min(bucket, bucket_of(self.max_num_seqs))
+
+    def num_samples_of(self, bucket: int) -> int:
+        """The number of sampled tokens, those after drafts included, that a step of `bucket` tokens is padded to."""
+        return min(bucket, bucket_of(self.max_num_seqs * (1 + self.num_speculative_tokens)))
 
 
 def plan_engine(config: DecoderConfig, options: RunnerOptions) -> EnginePlan:
@@ -77,7 +83,16 @@ def plan_engine(config: DecoderConfig, options: RunnerOptions) -> EnginePlan:
         cache_bytes=options.kv_cache_memory,
     )
     max_num_seqs = options.max_num_seqs or _DEFAULT_MAX_NUM_SEQS
-    return EnginePlan(dtype, kv_cache_dtype, max_model_len, max_num_seqs, max_num_batched_tokens, layout, options.seed)
+    return EnginePlan(
+        dtype,
+        kv_cache_dtype,
+        max_model_len,
+        max_num_seqs,
+        max_num_batched_tokens,
+        layout,
+        options.num_speculative_tokens,
+        options.seed,
+    )
 
 
 def _dtype(flag: str, name: str, default: str) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from runner.attention import best_attention
 from runner.attention.interface import Attention, KVCache
 from runner.batch import Batch, Step, StepTokens
+from runner.drafts import PromptLookup
 from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
@@ -55,6 +55,7 @@ class eSurgeRunner:
             page_size=plan.layout.page_size,
             default_seed=plan.seed,
         )
+        self._lookup = PromptLookup(plan.num_speculative_tokens)
         forward = partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size)
         self._forward = jax.jit(forward, donate_argnums=1)
         self._sample = jax.jit(partial(_sample, config))
@@ -119,49 +120,64 @@ class eSurgeRunner:
     def warm_up(self, max_num_batched_tokens: int | None = None, progress: Progress = no_progress) -> None:
         """Compile all that a step of up to `max_num_batched_tokens` tokens (default: the runner's limit) may need."""
         buckets = token_buckets(max_num_batched_tokens or self.max_num_batched_tokens)
-        sizes = {self.plan.num_sequences_of(bucket) for bucket in buckets}
+        sizes = {self.plan.num_samples_of(bucket) for bucket in buckets}
         programs = [*(("forward", bucket) for bucket in buckets), *(("sample", size) for size in sizes)]
         self._programs.compile_all(programs, progress)
 
     def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step's tokens, and sample the next token of each request whose last one is among them."""
         self._batch.apply(scheduler_output)
+        for req_id in scheduler_output.finished_req_ids:
+            self._lookup.forget(req_id)
         if not scheduler_output.num_scheduled_tokens:
             return ModelRunnerOutput(req_ids=[], req_id_to_index={}, sampled_token_ids=[])
         bucket = bucket_of(scheduler_output.total_num_scheduled_tokens)
-        num_seqs = self.plan.num_sequences_of(bucket)
-        step = self._batch.step(scheduler_output, bucket, num_seqs)
-        last, self._cache = self._programs.get("forward", bucket)(self._params, self._cache, step.tokens)
-        sampled = self._programs.get("sample", num_seqs)(self._params, last, step.sampling)
-        token_ids = np.asarray(sampled.token_id)[: len(step.req_ids)]
-        self._batch.append(step, token_ids)
+        num_samples = self.plan.num_samples_of(bucket)
+        step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket), num_samples)
+        hidden, self._cache = self._programs.get("forward", bucket)(self._params, self._cache, step.tokens)
+        sampled = self._programs.get("sample", num_samples)(self._params, hidden, step.sampling)
+        accepted = _accepted(step, np.asarray(sampled.token_id))
+        self._batch.append(step, accepted)
         return ModelRunnerOutput(
             req_ids=step.req_ids,
             req_id_to_index={req_id: i for i, req_id in enumerate(step.req_ids)},
-            sampled_token_ids=[
-                [token] if samples else [] for token, samples in zip(token_ids.tolist(), step.samples, strict=True)
-            ],
-            logprobs=self._logprobs(step, sampled),
+            sampled_token_ids=accepted,
+            spec_token_ids=self._propose(step, accepted),
+            logprobs=self._logprobs(step, sampled, accepted),
         )
 
-    def _logprobs(self, step: Step, sampled: Sampled) -> list[list[TokenLogprobs]] | None:
+    def _propose(self, step: Step, accepted: list[list[int]]) -> list[list[int]] | None:
+        """Drafts for the next step, for each request that sampled in this one."""
+        if not self.plan.num_speculative_tokens:
+            return None
+        for req_id, drafts, tokens in zip(step.req_ids, step.drafts, accepted, strict=True):
+            if drafts:
+                self._lookup.observe(req_id, len(drafts), len(tokens) - 1)
+        return [
+            self._lookup.propose(req_id, self._batch.token_ids_of(req_id)) if tokens else []
+            for req_id, tokens in zip(step.req_ids, accepted, strict=True)
+        ]
+
+    def _logprobs(self, step: Step, sampled: Sampled, accepted: list[list[int]]) -> list[list[TokenLogprobs]] | None:
         wanted = [self._batch.params_of(req_id).logprobs for req_id in step.req_ids]
         if all(width is None for width in wanted):
             return None
         host = jax.device_get(sampled)
+        starts = np.cumsum(step.num_samples) - step.num_samples
         return [
-            [_token_logprobs(host, i, width)] if width is not None and samples else []
-            for i, (width, samples) in enumerate(zip(wanted, step.samples, strict=True))
+            [] if width is None else [_token_logprobs(host, start + i, width) for i in range(len(tokens))]
+            for width, start, tokens in zip(wanted, starts, accepted, strict=True)
         ]
 
     def _lower_forward(self, num_tokens: int) -> jax.stages.Lowered:
-        tokens, _ = self._batch.empty_inputs(num_tokens, self.plan.num_sequences_of(num_tokens))
+        sizes = (self.plan.num_sequences_of(num_tokens), self.plan.num_samples_of(num_tokens))
+        tokens, _ = self._batch.empty_inputs(num_tokens, *sizes)
         with self._matmul_precision():
             return self._forward.lower(self._params, self._cache, tokens)
 
-    def _lower_sample(self, num_seqs: int) -> jax.stages.Lowered:
-        _, sampling = self._batch.empty_inputs(0, num_seqs)
-        hidden = jax.ShapeDtypeStruct((num_seqs, self.config.hidden_size), DTYPES[self.plan.dtype])
+    def _lower_sample(self, num_samples: int) -> jax.stages.Lowered:
+        _, sampling = self._batch.empty_inputs(0, 0, num_samples)
+        hidden = jax.ShapeDtypeStruct((num_samples, self.config.hidden_size), DTYPES[self.plan.dtype])
         with self._matmul_precision():
             return self._sample.lower(self._params, hidden, sampling)
 
@@ -179,15 +195,33 @@ def _forward(
     cache: KVCache,
     tokens: StepTokens[jax.Array],
 ) -> tuple[jax.Array, KVCache]:
-    """Every token through the layers; returns the state of each sequence's last token, [S, hidden], and the cache."""
+    """Every token through the layers; returns the states of those sampled after, [R, hidden], and the cache."""
     hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, tokens.ids, tokens.ragged)
-    return hidden[jnp.maximum(tokens.ragged.query_start[1:] - 1, 0)], cache
+    return hidden[tokens.sampled], cache
 
 
 def _sample(
     config: DecoderConfig, params: decoder.Params, hidden: jax.Array, sampling: SamplingBatch[jax.Array]
 ) -> Sampled:
     return sample(decoder.logits(config, params, hidden), sampling)
+
+
+def _accepted(step: Step, token_ids: np.ndarray) -> list[list[int]]:
+    """The tokens that each request gains: its drafts for as long as they are what is sampled, and the sample after.
+
+    A draft stands where the sample in its place, drawn by the same key as without drafts, is that very token: so the
+    text is the same with and without them, greedy or not.
+    """
+    tokens = token_ids.tolist()
+    accepted, start = [], 0
+    for num_samples, drafts in zip(step.num_samples.tolist(), step.drafts, strict=True):
+        samples = tokens[start : start + num_samples]
+        start += num_samples
+        count = 0
+        while count < len(drafts) and samples[count] == drafts[count]:
+            count += 1
+        accepted.append(samples[: count + 1])
+    return accepted
 
 
 def _token_logprobs(sampled: Sampled, row: int, width: int) -> TokenLogprobs:

@@ -36,6 +36,7 @@ class Run:
     results: list[Generated]
     num_preemptions: int
     num_steps: int
+    num_drafts: int
 
 
 def generate(
@@ -44,13 +45,14 @@ def generate(
     """Complete prompts, all at once or one after another; `options` are Scheduler.from_runner's."""
     scheduler = Scheduler.from_runner(runner, **options)
     results = [Generated() for _ in prompts]
-    num_steps = num_preemptions = 0
+    num_steps = num_preemptions = num_drafts = 0
     for batch in [list(enumerate(prompts))] if together else [[item] for item in enumerate(prompts)]:
         for i, prompt in batch:
             scheduler.add_request(EngineRequest(str(i), prompt, params))
         while scheduler.get_num_unfinished_requests():
             scheduler_output = scheduler.schedule()
             num_preemptions += len(scheduler_output.preempted_req_ids)
+            num_drafts += sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
             num_steps += 1
             for outputs in scheduler.update_from_output(scheduler_output, runner.run(scheduler_output)).values():
                 for output in outputs.outputs:
@@ -60,7 +62,7 @@ def generate(
                     result.finish_reason = output.finish_reason
                     result.num_cached_tokens = output.num_cached_tokens
     runner.run(scheduler.schedule())  # tells the runner of the last that ended
-    return Run(results, num_preemptions, num_steps)
+    return Run(results, num_preemptions, num_steps, num_drafts)
 
 
 class Reference:
