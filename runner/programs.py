@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 
 from runner.progress import Progress
+from runner.weights.wheel import cache_home
 
 
 def bucket_of(size: int) -> int:
@@ -32,8 +32,7 @@ def token_buckets(max_num_batched_tokens: int) -> list[int]:
 def enable_compilation_cache() -> None:
     """Keep compiled programs on disk between runs, in JAX's persistent cache (JAX_COMPILATION_CACHE_DIR moves it)."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        home = os.environ.get("ESURGE_CACHE") or Path.home() / ".cache" / "esurge"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_home() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
