@@ -151,16 +151,17 @@ def test_a_preempted_request_is_resumed_with_all_its_tokens_before_those_that_wa
 
 
 def test_a_request_that_was_preempted_comes_back_once_every_other_has_a_page_to_go_on_with() -> None:
-    # 6 usable pages of 4: three requests of 8 tokens, and the first needs a third page.
+    # 6 usable pages of 4, 2 for each request. "0" takes a third, for which "2" is preempted, and ends after 5 steps.
+    # The 3 pages that are free then would do for "2", but "1" takes one of them two steps later.
     scheduler = make_scheduler(num_pages=7, page_size=4, caching=False)
-    add(scheduler, *make_requests(3, num_tokens=8, max_tokens=5))
-    step(scheduler)
-    assert step(scheduler).preempted_req_ids == {"2"}
-    # "0" and "1" hold 6 pages until they end; then "2" comes back, and is not preempted again.
-    preempted: set[str] = set()
-    while scheduler.has_unfinished_requests():
-        preempted |= step(scheduler).preempted_req_ids
-    assert preempted == set()
+    add(scheduler, make_request("0", [1] * 8, max_tokens=5), make_request("1", [2] * 6, max_tokens=8))
+    add(scheduler, make_request("2", [3] * 8, max_tokens=5))
+    begun_at = []
+    for number in range(1, 20):
+        if "2" in step(scheduler).num_scheduled_tokens:
+            begun_at.append(number)
+    assert begun_at == [1, 9, 10, 11, 12]
+    assert scheduler.get_stats().num_preemptions == 1
 
 
 def test_the_oldest_request_computes_in_every_step_however_small_the_pool() -> None:
