@@ -13,14 +13,19 @@ import numpy as np
 
 from runner.attention.interface import Array, RaggedBatch
 from runner.sampler import SamplingBatch
-from scheduler import CachedRequestData, NewRequestData, SamplingParams, SchedulerOutput
+from scheduler import CachedRequestData, NewRequestData, SchedulerOutput
 from scheduler.output import PageIds
 
 
 class StepTokens(NamedTuple, Generic[Array]):
-    """A step's tokens, int32 [T], the batch they form, and which of them are sampled after, int32 [R]; all padded."""
+    """A step's tokens, padded.
+
+    ids int32 [T]; previous int32 [T]: which sample of the step before a token is, where that is still on the device
+    (-1: none, `ids` has it); the batch they form; sampled int32 [R]: the tokens after which one is sampled.
+    """
 
     ids: Array
+    previous: Array
     ragged: RaggedBatch[Array]
     sampled: Array
 
@@ -29,13 +34,16 @@ class Step(NamedTuple):
     """A step's requests, in the order of the device's sequences, and their rows here.
 
     `num_samples` [requests] tells how many tokens each samples: none while in prefill, else one after its last known
-    token and one after each of its `drafts`. The samples lie back to back in that order.
+    token and one after each of its `drafts`. The samples lie back to back in that order. `num_logprobs` are the
+    alternatives that each asked for; `lives` tells whether a row is still the same request's.
     """
 
     req_ids: list[str]
     rows: np.ndarray
     num_samples: np.ndarray
     drafts: list[list[int]]
+    lives: np.ndarray
+    num_logprobs: list[int | None]
     tokens: StepTokens[np.ndarray]
     sampling: SamplingBatch[np.ndarray]
 
@@ -53,6 +61,10 @@ class Batch:
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self._num_tokens = np.zeros(max_num_seqs, np.int32)
         self._num_computed = np.zeros(max_num_seqs, np.int32)
+        # of steps whose tokens are not known yet: how many this row samples, and which sample of the latest is its own
+        self._num_in_flight = np.zeros(max_num_seqs, np.int32)
+        self._latest_sample = np.zeros(max_num_seqs, np.int32)
+        self._lives = np.zeros(max_num_seqs, np.int64)
         self._page_table = np.zeros((num_groups, max_num_seqs, -(-max_model_len // page_size)), np.int32)
         self._num_pages = np.zeros((num_groups, max_num_seqs), np.int32)
         self._sampling = SamplingBatch(
@@ -65,9 +77,6 @@ class Batch:
             position=np.zeros(max_num_seqs, np.int32),
             wants_logprobs=np.zeros(max_num_seqs, bool),
         )
-
-    def params_of(self, req_id: str) -> SamplingParams:
-        return self._requests[req_id].sampling_params
 
     def apply(self, output: SchedulerOutput) -> None:
         """Drop, add and extend rows as the scheduler decided."""
@@ -92,6 +101,7 @@ class Batch:
             if its_drafts:
                 self._token_ids[row, end : end + len(its_drafts)] = its_drafts
         context = computed + lengths
+        in_flight = self._num_in_flight[rows]
 
         query_start = np.full(num_seqs + 1, lengths.sum(), np.int32)
         query_start[0] = 0
@@ -99,16 +109,28 @@ class Batch:
         position = np.arange(query_start[-1]) + np.repeat(computed - query_start[: len(rows)], lengths)
         token_ids = self._token_ids[np.repeat(rows, lengths), position]
 
+        is_in_flight = np.repeat(in_flight > 0, lengths) & (position == np.repeat(known, lengths))
+        previous = np.where(is_in_flight, np.repeat(self._latest_sample[rows], lengths), -1).astype(np.int32)
+
+        known = known + in_flight
         samples = np.maximum(context - known + 1, 0)
         sampled = np.flatnonzero(position >= np.repeat(known, lengths) - 1)
+        self._latest_sample[rows] = np.cumsum(samples) - 1
+        self._num_in_flight[rows] += samples > 0
         page_tables = np.zeros((len(self._page_table), num_seqs, self._page_table.shape[2]), np.int32)
         page_tables[:, : len(rows)] = self._page_table[:, rows]
         ragged = RaggedBatch(query_start, _padded(context, num_seqs), page_tables)
-        tokens = StepTokens(_padded(token_ids, num_tokens), ragged, _padded(sampled.astype(np.int32), num_samples))
+        tokens = StepTokens(
+            _padded(token_ids, num_tokens),
+            _padded(previous, num_tokens, -1),
+            ragged,
+            _padded(sampled.astype(np.int32), num_samples),
+        )
 
         sampling = SamplingBatch(*(_padded(array[np.repeat(rows, samples)], num_samples) for array in self._sampling))
         sampling.position[: len(sampled)] = position[sampled] + 1
-        return Step(req_ids, rows, samples, drafts, tokens, sampling)
+        num_logprobs = [self._requests[req_id].sampling_params.logprobs for req_id in req_ids]
+        return Step(req_ids, rows, samples, drafts, self._lives[rows], num_logprobs, tokens, sampling)
 
     def empty_inputs(
         self, num_tokens: int, num_seqs: int, num_samples: int
@@ -121,14 +143,18 @@ class Batch:
             np.zeros((num_groups, num_seqs, pages), np.int32),
         )
         sampling = SamplingBatch(*(_padded(array[:0], num_samples) for array in self._sampling))
-        return StepTokens(np.zeros(num_tokens, np.int32), ragged, np.zeros(num_samples, np.int32)), sampling
+        ids = np.zeros(num_tokens, np.int32)
+        return StepTokens(ids, ids - 1, ragged, np.zeros(num_samples, np.int32)), sampling
 
     def append(self, step: Step, accepted: list[list[int]]) -> None:
-        """Note the tokens that each of the step's requests gained."""
-        for row, token_ids in zip(step.rows, accepted, strict=True):
-            start = self._num_tokens[row]
-            self._token_ids[row, start : start + len(token_ids)] = token_ids
-            self._num_tokens[row] += len(token_ids)
+        """Note the tokens that each of the step's requests gained, where it still has its row."""
+        is_same = (self._lives[step.rows] == step.lives).tolist()
+        for row, same, token_ids in zip(step.rows.tolist(), is_same, accepted, strict=True):
+            if same and token_ids:
+                start = self._num_tokens[row]
+                self._token_ids[row, start : start + len(token_ids)] = token_ids
+                self._num_tokens[row] += len(token_ids)
+                self._num_in_flight[row] -= 1
 
     def token_ids_of(self, req_id: str) -> np.ndarray:
         """All tokens known of a request, int32; a view."""
@@ -150,6 +176,8 @@ class Batch:
         self._token_ids[row, : len(token_ids)] = token_ids
         self._num_tokens[row] = len(token_ids)
         self._num_computed[row] = num_computed
+        self._num_in_flight[row] = 0
+        self._lives[row] += 1
         self._num_pages[:, row] = 0
         self._append_pages(row, page_ids)
 
@@ -172,6 +200,7 @@ class Batch:
     def _vacate(self, req_id: str) -> None:
         row = self._row_of.pop(req_id, None)
         if row is not None:
+            self._lives[row] += 1
             self._free_rows.append(row)
 
     def _seed_words(self, request: NewRequestData) -> tuple[int, int]:
@@ -183,8 +212,8 @@ class Batch:
         return seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF
 
 
-def _padded(array: np.ndarray, length: int) -> np.ndarray:
-    """A copy, zeros after its end."""
-    out = np.zeros((length, *array.shape[1:]), array.dtype)
+def _padded(array: np.ndarray, length: int, filler: int = 0) -> np.ndarray:
+    """A copy, filled up after its end."""
+    out = np.full((length, *array.shape[1:]), filler, array.dtype)
     out[: len(array)] = array
     return out

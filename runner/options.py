@@ -54,9 +54,14 @@ class EnginePlan:
         """The number of sequences that a step of `bucket` tokens is padded to."""
         return min(bucket, bucket_of(self.max_num_seqs))
 
+    @property
+    def max_num_samples(self) -> int:
+        """The most tokens that a step samples, those after drafts included, padded."""
+        return bucket_of(self.max_num_seqs * (1 + self.num_speculative_tokens))
+
     def num_samples_of(self, bucket: int) -> int:
-        """The number of sampled tokens, those after drafts included, that a step of `bucket` tokens is padded to."""
-        return min(bucket, bucket_of(self.max_num_seqs * (1 + self.num_speculative_tokens)))
+        """The number of samples that a step of `bucket` tokens is padded to."""
+        return min(bucket, self.max_num_samples)
 
 
 def plan_engine(config: DecoderConfig, options: RunnerOptions) -> EnginePlan:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from runner.attention import best_attention
@@ -58,7 +60,8 @@ class eSurgeRunner:
         self._lookup = PromptLookup(plan.num_speculative_tokens)
         forward = partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size)
         self._forward = jax.jit(forward, donate_argnums=1)
-        self._sample = jax.jit(partial(_sample, config))
+        self._sample = jax.jit(partial(_sample, config, plan.max_num_samples))
+        self._latest = jnp.zeros(plan.max_num_samples, jnp.int32)
         self._programs = Programs({"forward": self._lower_forward, "sample": self._lower_sample})
 
     @classmethod
@@ -126,16 +129,28 @@ class eSurgeRunner:
 
     def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step's tokens, and sample the next token of each request whose last one is among them."""
+        return self.dispatch(scheduler_output)()
+
+    def dispatch(self, scheduler_output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
+        """Start a step on the device and return at once, with what waits for its result.
+
+        One more step may be dispatched before that is called (the scheduler's `async_scheduling`): the tokens that it
+        continues stay on the device.
+        """
         self._batch.apply(scheduler_output)
         for req_id in scheduler_output.finished_req_ids:
             self._lookup.forget(req_id)
         if not scheduler_output.num_scheduled_tokens:
-            return ModelRunnerOutput(req_ids=[], req_id_to_index={}, sampled_token_ids=[])
+            return lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}, sampled_token_ids=[])
         bucket = bucket_of(scheduler_output.total_num_scheduled_tokens)
         num_samples = self.plan.num_samples_of(bucket)
         step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket), num_samples)
-        hidden, self._cache = self._programs.get("forward", bucket)(self._params, self._cache, step.tokens)
-        sampled = self._programs.get("sample", num_samples)(self._params, hidden, step.sampling)
+        forward, sample = self._programs.get("forward", bucket), self._programs.get("sample", num_samples)
+        hidden, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
+        sampled, self._latest = sample(self._params, hidden, step.sampling)
+        return partial(self._collect, step, sampled)
+
+    def _collect(self, step: Step, sampled: Sampled) -> ModelRunnerOutput:
         accepted = _accepted(step, np.asarray(sampled.token_id))
         self._batch.append(step, accepted)
         return ModelRunnerOutput(
@@ -143,7 +158,7 @@ class eSurgeRunner:
             req_id_to_index={req_id: i for i, req_id in enumerate(step.req_ids)},
             sampled_token_ids=accepted,
             spec_token_ids=self._propose(step, accepted),
-            logprobs=self._logprobs(step, sampled, accepted),
+            logprobs=_logprobs(step, sampled, accepted),
         )
 
     def _propose(self, step: Step, accepted: list[list[int]]) -> list[list[int]] | None:
@@ -158,22 +173,11 @@ class eSurgeRunner:
             for req_id, tokens in zip(step.req_ids, accepted, strict=True)
         ]
 
-    def _logprobs(self, step: Step, sampled: Sampled, accepted: list[list[int]]) -> list[list[TokenLogprobs]] | None:
-        wanted = [self._batch.params_of(req_id).logprobs for req_id in step.req_ids]
-        if all(width is None for width in wanted):
-            return None
-        host = jax.device_get(sampled)
-        starts = np.cumsum(step.num_samples) - step.num_samples
-        return [
-            [] if width is None else [_token_logprobs(host, start + i, width) for i in range(len(tokens))]
-            for width, start, tokens in zip(wanted, starts, accepted, strict=True)
-        ]
-
     def _lower_forward(self, num_tokens: int) -> jax.stages.Lowered:
         sizes = (self.plan.num_sequences_of(num_tokens), self.plan.num_samples_of(num_tokens))
         tokens, _ = self._batch.empty_inputs(num_tokens, *sizes)
         with self._matmul_precision():
-            return self._forward.lower(self._params, self._cache, tokens)
+            return self._forward.lower(self._params, self._cache, self._latest, tokens)
 
     def _lower_sample(self, num_samples: int) -> jax.stages.Lowered:
         _, sampling = self._batch.empty_inputs(0, 0, num_samples)
@@ -193,17 +197,25 @@ def _forward(
     page_size: int,
     params: decoder.Params,
     cache: KVCache,
+    latest: jax.Array,
     tokens: StepTokens[jax.Array],
 ) -> tuple[jax.Array, KVCache]:
     """Every token through the layers; returns the states of those sampled after, [R, hidden], and the cache."""
-    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, tokens.ids, tokens.ragged)
+    token_ids = jnp.where(tokens.previous >= 0, latest[tokens.previous], tokens.ids)
+    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, token_ids, tokens.ragged)
     return hidden[tokens.sampled], cache
 
 
 def _sample(
-    config: DecoderConfig, params: decoder.Params, hidden: jax.Array, sampling: SamplingBatch[jax.Array]
-) -> Sampled:
-    return sample(decoder.logits(config, params, hidden), sampling)
+    config: DecoderConfig,
+    max_num_samples: int,
+    params: decoder.Params,
+    hidden: jax.Array,
+    sampling: SamplingBatch[jax.Array],
+) -> tuple[Sampled, jax.Array]:
+    """A token after each state; also as int32 [max_num_samples], for the next step to read on the device."""
+    sampled = sample(decoder.logits(config, params, hidden), sampling)
+    return sampled, jnp.pad(sampled.token_id, (0, max_num_samples - len(sampled.token_id)))
 
 
 def _accepted(step: Step, token_ids: np.ndarray) -> list[list[int]]:
@@ -222,6 +234,18 @@ def _accepted(step: Step, token_ids: np.ndarray) -> list[list[int]]:
             count += 1
         accepted.append(samples[: count + 1])
     return accepted
+
+
+def _logprobs(step: Step, sampled: Sampled, accepted: list[list[int]]) -> list[list[TokenLogprobs]] | None:
+    """The log-probabilities of each request's tokens, empty for one that asked for none; None where none did."""
+    if all(width is None for width in step.num_logprobs):
+        return None
+    host = jax.device_get(sampled)
+    starts = np.cumsum(step.num_samples) - step.num_samples
+    return [
+        [] if width is None else [_token_logprobs(host, start + i, width) for i in range(len(tokens))]
+        for width, start, tokens in zip(step.num_logprobs, starts, accepted, strict=True)
+    ]
 
 
 def _token_logprobs(sampled: Sampled, row: int, width: int) -> TokenLogprobs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from runner import eSurgeRunner
-from scheduler import EngineRequest, SamplingParams, Scheduler
+from scheduler import EngineRequest, ModelRunnerOutput, SamplingParams, Scheduler, SchedulerOutput
 from scheduler.output import TokenLogprobs
 
 NEAR_TIE = 1e-3
@@ -44,6 +46,8 @@ def generate(
 ) -> Run:
     """Complete prompts, all at once or one after another; `options` are Scheduler.from_runner's."""
     scheduler = Scheduler.from_runner(runner, **options)
+    num_ahead = 1 if options.get("async_scheduling") else 0
+    in_flight: deque[tuple[SchedulerOutput, Callable[[], ModelRunnerOutput]]] = deque()
     results = [Generated() for _ in prompts]
     num_steps = num_preemptions = num_drafts = 0
     for batch in [list(enumerate(prompts))] if together else [[item] for item in enumerate(prompts)]:
@@ -51,10 +55,14 @@ def generate(
             scheduler.add_request(EngineRequest(str(i), prompt, params))
         while scheduler.get_num_unfinished_requests():
             scheduler_output = scheduler.schedule()
+            in_flight.append((scheduler_output, runner.dispatch(scheduler_output)))
             num_preemptions += len(scheduler_output.preempted_req_ids)
             num_drafts += sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
             num_steps += 1
-            for outputs in scheduler.update_from_output(scheduler_output, runner.run(scheduler_output)).values():
+            if len(in_flight) <= num_ahead:
+                continue
+            scheduler_output, collect = in_flight.popleft()
+            for outputs in scheduler.update_from_output(scheduler_output, collect()).values():
                 for output in outputs.outputs:
                     result = results[int(output.request_id)]
                     result.token_ids += output.new_token_ids
