@@ -1,0 +1,183 @@
+"""`esurge generate`: prompts in, generations out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from esurge_cli.flags import with_flags
+from esurge_cli.options import EngineOptions, InputOptions, OutputOptions, SamplingFlags
+
+if TYPE_CHECKING:
+    from esurge_cli.display import Display
+    from esurge_cli.engine import Engine
+    from esurge_cli.feed import Feed
+    from esurge_cli.interrupt import Interrupt
+    from esurge_cli.loop import Loop
+    from esurge_cli.prepare import Preparer
+    from esurge_cli.results.writer import Writer
+    from esurge_cli.rows.source import Source
+    from esurge_cli.sampling import SamplingDefaults
+
+EXIT_ERROR_ROWS = 3
+
+_ROWS_PER_SEQUENCE = 4
+"""Rows in flight for each sequence that runs: enough that the scheduler is never short of them."""
+
+
+@with_flags
+def generate(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="INPUT", show_default=False, help="JSONL files; - is standard input."),
+    ] = None,
+    *,
+    reading: InputOptions,
+    output: OutputOptions,
+    sampling: SamplingFlags,
+    engine: EngineOptions,
+) -> None:
+    """Complete the prompts of files.
+
+    A row is a JSON object with a prompt (text or token ids) or messages, and if it likes an id and sampling
+    parameters of its own, by OpenAI's and vLLM's names: max_tokens, temperature, top_p, top_k, min_p, seed, stop, n.
+
+    Exit status: 0 all rows are fine, 1 the run failed, 2 usage, 3 some rows are errors, 130 interrupted.
+    """
+    raise typer.Exit(Job(inputs or [], reading, output, sampling, engine).run())
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of the command. `num_rows` are those of the input, once they are counted."""
+
+    inputs: list[str]
+    reading: InputOptions
+    output: OutputOptions
+    sampling: SamplingFlags
+    engine_options: EngineOptions
+    num_rows: int | None = None
+
+    def run(self) -> int:
+        """The exit status. What can be seen to be wrong without the model is seen before it is loaded."""
+        from esurge_cli.display import make_display
+        from esurge_cli.engine import load_engine
+
+        source = self._open_source()
+        self._check()
+        with closing(make_display(self.output.progress)) as display:
+            engine = load_engine(self.engine_options, display)
+            return self._generate(source, engine, display)
+
+    def _open_source(self) -> Source:
+        from esurge_cli.rows.fields import FieldNames
+        from esurge_cli.rows.source import Source
+
+        names = FieldNames(self.reading.prompt_field, self.reading.messages_field, self.reading.id_field)
+        return Source(self.inputs, names, self.reading.limit)
+
+    def _check(self) -> None:
+        from esurge_cli.engine import check_options
+        from esurge_cli.results.writer import check_output
+
+        self._defaults({})
+        check_options(self.engine_options)
+        if self.output.output is not None:
+            check_output(self.output.output, self.output.overwrite)
+
+    def _defaults(self, generation_config: dict[str, Any]) -> SamplingDefaults:
+        from esurge_cli.sampling import SamplingDefaults
+        from runner.errors import UserError
+
+        try:
+            return SamplingDefaults.of(self.sampling.given(), generation_config, self.engine_options.seed)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def _generate(self, source: Source, engine: Engine, display: Display) -> int:
+        from esurge_cli.feed import ThreadedFeed
+        from esurge_cli.interrupt import EXIT_STATUS, Interrupt
+        from esurge_cli.results.writer import make_writer
+
+        defaults = self._defaults(engine.checkpoint.generation_config)
+        self._show_settings(engine, defaults, display)
+        output = self.output
+        writer = make_writer(output.output, output.overwrite, not output.unordered, display.paused)
+        threading.Thread(target=self._count_rows, args=(source,), daemon=True).start()
+        with closing(ThreadedFeed(source.rows(), self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
+            loop = self._loop(engine, feed, writer, display, interrupt)
+            start = time.monotonic()
+            is_complete = False
+            try:
+                is_complete = loop.run()
+            finally:
+                writer.close(is_complete)
+        self._conclude(engine, loop, time.monotonic() - start, display)
+        if not is_complete:
+            display.note("interrupted; the rows that were finished are written")
+            return EXIT_STATUS
+        return EXIT_ERROR_ROWS if loop.totals.num_failed else 0
+
+    def _show_settings(self, engine: Engine, defaults: SamplingDefaults, display: Display) -> None:
+        from esurge_cli.sampling import ignored_of_model
+
+        display.header([*engine.describe(self.engine_options), defaults.describe()])
+        for parameter in ignored_of_model(engine.checkpoint.generation_config):
+            display.note(f"the model's generation_config.json asks for {parameter}, which is not supported yet")
+
+    def _count_rows(self, source: Source) -> None:
+        self.num_rows = source.count()
+
+    def _preparer(self, engine: Engine, defaults: SamplingDefaults) -> Preparer:
+        from esurge_cli.prepare import Preparer, TooLong
+        from esurge_cli.text.prompts import ChatOptions, PromptEncoder
+
+        system = self.reading.system_prompt
+        chat = ChatOptions(wrap=self.reading.chat or system is not None, system=system)
+        encoder = PromptEncoder(engine.tokenizer, engine.runner.config.vocab_size, chat)
+        return Preparer(encoder, defaults, engine.runner.max_model_len, TooLong(self.reading.on_too_long))
+
+    def _loop(self, engine: Engine, feed: Feed, writer: Writer, display: Display, interrupt: Interrupt) -> Loop:
+        from esurge_cli.display import Status
+        from esurge_cli.loop import Loop
+        from esurge_cli.results.flat import FlatLines
+        from esurge_cli.text.detokenizer import TokenTexts
+
+        texts = TokenTexts(engine.tokenizer)
+        scheduler = engine.scheduler(self.engine_options)
+        lines = FlatLines(
+            texts.alone,
+            return_token_ids=self.output.return_token_ids,
+            include_prompt=self.output.include_prompt,
+            keep_fields=[name for names in self.output.keep_fields for name in names.split(",")],
+            id_field=self.reading.id_field,
+        )
+        return Loop(
+            engine.runner,
+            scheduler,
+            feed,
+            writer,
+            lines,
+            texts,
+            engine.stop_token_ids,
+            max_rows=_ROWS_PER_SEQUENCE * engine.runner.max_num_seqs,
+            is_async=self.engine_options.async_scheduling,
+            is_stopping=lambda: interrupt.is_set,
+            after_step=lambda totals: display.update(Status(totals, scheduler.get_stats(), self.num_rows)),
+        )
+
+    def _conclude(self, engine: Engine, loop: Loop, seconds: float, display: Display) -> None:
+        from esurge_cli.summary import Summary
+
+        settings = asdict(self.reading) | self.sampling.given() | asdict(self.engine_options)
+        summary = Summary(loop.totals, engine.load_seconds, engine.compile_seconds, seconds, settings)
+        display.footer(summary.lines())
+        if loop.totals.num_failed:
+            display.note(f"{loop.totals.num_failed:,} rows failed; the error of each is in its line")
+        if self.output.summary is not None:
+            summary.write(self.output.summary)

@@ -1,0 +1,241 @@
+"""Flags declared as the fields of a dataclass, once for all the commands that take them.
+
+A command's parameter whose type is such a dataclass becomes its fields' flags; one whose type is a list of it takes
+each flag as a list with commas, and gets every combination. A flag that is not on the command line is looked for in
+the environment (`ESURGE_MAX_NUM_SEQS` for `--max-num-seqs`), then in the file that `--config` names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from runner.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """How a flag's text is read; `parse` raises ValueError with what is wrong."""
+
+    metavar: str
+    parse: Callable[[str], Any] = str
+
+
+TEXT = Kind("TEXT")
+PATH = Kind("FILE", Path)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flag:
+    """What a dataclass' field is as a flag: put it into the field's `Annotated`. `names` are besides the field's own.
+
+    Fields of type bool are switches and have no kind; those of type list[str] may be repeated.
+    """
+
+    help: str
+    kind: Kind = TEXT
+    names: tuple[str, ...] = ()
+    shown_default: str | None = None
+
+
+def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the flags of its dataclass parameters, and `--config`."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, _Group] = {}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        hint = hints[name]
+        swept = get_origin(hint) is list and dataclasses.is_dataclass(get_args(hint)[0])
+        options_class = get_args(hint)[0] if swept else hint
+        if isinstance(options_class, type) and dataclasses.is_dataclass(options_class):
+            groups[name] = _Group(options_class, swept)
+            parameters += groups[name].parameters()
+        else:
+            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+    parameters.append(_CONFIG)
+
+    @wraps(command)
+    def with_groups(**values: Any) -> Any:
+        del values["config"]
+        made = {name: group.make(values) for name, group in groups.items()}
+        return command(**values, **made)
+
+    # Typer reads both.
+    with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_groups.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_groups
+
+
+class _Group:
+    """One dataclass of flags; `swept` where each is a list with commas."""
+
+    def __init__(self, options_class: type, swept: bool) -> None:
+        self._class = options_class
+        self._swept = swept
+        hints = get_type_hints(options_class, include_extras=True)
+        self._fields = [(field, *_split(hints[field.name])) for field in dataclasses.fields(options_class)]
+
+    def parameters(self) -> list[inspect.Parameter]:
+        return [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=self._default(field, hint),
+                annotation=Annotated[self._typer_type(hint), self._option(field, hint, flag)],
+            )
+            for field, hint, flag in self._fields
+        ]
+
+    def make(self, values: dict[str, Any]) -> Any:
+        """Take the group's flags out of `values`. Raises UserError for one that cannot be read."""
+        lists = {
+            field.name: self._read(field, hint, flag, values.pop(field.name)) for field, hint, flag in self._fields
+        }
+        combinations = [
+            self._class(**dict(zip(lists, combination, strict=True)))
+            for combination in itertools.product(*lists.values())
+        ]
+        return combinations if self._swept else combinations[0]
+
+    def _read(self, field: dataclasses.Field[Any], hint: Any, flag: Flag, value: Any) -> list[Any]:
+        """All values of a flag; where it is not swept there is one."""
+        if value is None or value == []:
+            return [field.default if field.default_factory is dataclasses.MISSING else field.default_factory()]
+        if hint is bool:
+            return value if isinstance(value, list) else [value]
+        if hint == list[str]:
+            return [value]
+        pieces = value.split(",") if self._swept else [value]
+        try:
+            return [flag.kind.parse(piece.strip()) for piece in pieces]
+        except ValueError as error:
+            raise UserError(f"{flag_name(field.name)} {value}: {error}") from error
+
+    def _default(self, field: dataclasses.Field[Any], hint: Any) -> Any:
+        return field.default if hint is bool and not self._swept else None
+
+    def _typer_type(self, hint: Any) -> Any:
+        if hint is bool:
+            return list[bool] | None if self._swept else bool
+        return list[str] | None if hint == list[str] else str | None
+
+    def _option(self, field: dataclasses.Field[Any], hint: Any, flag: Flag) -> Any:
+        name = flag_name(field.name)
+        names = [f"{name}/--no-{name[2:]}"] if hint is bool else [name, *flag.names]
+        default = flag.shown_default or _shown(field.default)
+        return typer.Option(
+            *names,
+            help=f"{flag.help}  [default: {default}]" if default else flag.help,
+            metavar=None if hint is bool else flag.kind.metavar,
+            show_default=False,
+        )
+
+
+def _shown(default: Any) -> str | None:
+    """A switch that is off needs no words."""
+    if default is None or default is False or default is dataclasses.MISSING:
+        return None
+    return "on" if default is True else str(default)
+
+
+def flag_name(field_name: str) -> str:
+    return "--" + field_name.replace("_", "-")
+
+
+def _split(hint: Any) -> tuple[Any, Flag]:
+    """A field's own type, without None, and its Flag."""
+    own, flag = get_args(hint)
+    return own, flag
+
+
+def _use_config(context: typer.Context, file: Path | None) -> None:
+    """Make the environment and the config file the defaults of the command's flags; the environment wins."""
+    parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name}
+    defaults = {} if file is None else _read_config(file, _names(parameters))
+    for name, parameter in parameters.items():
+        text = os.environ.get("ESURGE_" + name.upper())
+        if text is not None and parameter.param_type_name == "option":
+            defaults[name] = text
+    context.default_map = {
+        name: [value] if parameters[name].multiple and not isinstance(value, list) else value
+        for name, value in defaults.items()
+    }
+
+
+def _names(parameters: dict[str, Any]) -> dict[str, str]:
+    """From how a flag may be called in a file, with - or _, to its parameter."""
+    return {
+        spelling.lstrip("-").replace("-", "_"): name
+        for name, parameter in parameters.items()
+        for spelling in parameter.opts
+        if parameter.param_type_name == "option" and name not in ("config", "help")
+    }
+
+
+def _read_config(file: Path, names: dict[str, str]) -> dict[str, Any]:
+    """A TOML or YAML file of flags. Raises UserError for a name that is no flag of the command."""
+    values = {}
+    for key, value in _load(file).items():
+        name = names.get(str(key).replace("-", "_"))
+        if name is None:
+            raise UserError(f"{file}: there is no flag --{key} here")
+        if isinstance(value, dict):
+            raise UserError(f"{file}: {key} must be a value, not a table")
+        values[name] = [str(item) for item in value] if isinstance(value, list) else _as_typed(value)
+    return values
+
+
+def _as_typed(value: Any) -> Any:
+    """What would stand on the command line; switches stay booleans."""
+    return value if isinstance(value, bool) else str(value)
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".toml":
+            import tomllib
+
+            values = tomllib.loads(text)
+        elif file.suffix in (".yaml", ".yml"):
+            import yaml  # type: ignore[import-untyped]
+
+            values = yaml.safe_load(text) or {}
+        else:
+            raise UserError(f"{file}: a config file is named .toml, .yaml or .yml")
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    except UserError:
+        raise
+    except Exception as error:  # of either parser
+        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{file} holds no names and values")
+    return values
+
+
+_CONFIG = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar="ESURGE_CONFIG",
+            show_envvar=False,
+            is_eager=True,
+            callback=_use_config,
+            help="TOML or YAML file of the flags here, by their names.",
+        ),
+    ],
+)

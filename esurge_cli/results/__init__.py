@@ -1,0 +1,1 @@
+"""Results, and the file or pipe they go to."""

@@ -1,0 +1,1 @@
+"""Input of every kind, as rows."""

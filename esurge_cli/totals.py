@@ -1,0 +1,44 @@
+"""What a run has done so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from esurge_cli.results.result import Result
+from esurge_cli.rows.row import ErrorType
+from scheduler import FinishReason
+
+
+@dataclass(slots=True)
+class Totals:
+    """Rows that are done (good ones, those cut by length among them), failed by reason, or left out; tokens and steps.
+
+    The prompt's tokens are counted once for each sample.
+    """
+
+    num_good: int = 0
+    num_cut: int = 0
+    num_skipped: int = 0
+    errors: Counter[ErrorType] = field(default_factory=Counter)
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_steps: int = 0
+
+    @property
+    def num_failed(self) -> int:
+        return self.errors.total()
+
+    @property
+    def num_done(self) -> int:
+        """Rows that are out of the way."""
+        return self.num_good + self.num_failed + self.num_skipped
+
+    def add(self, results: Sequence[Result]) -> None:
+        """Count a good row."""
+        self.num_good += 1
+        self.num_cut += any(result.finish_reason is FinishReason.LENGTH for result in results)
+        self.num_prompt_tokens += sum(result.usage.prompt_tokens for result in results)
+        self.num_cached_tokens += sum(result.usage.cached_tokens for result in results)
