@@ -300,37 +300,42 @@ class Scheduler(SchedulerInterface):
         token_ids = model_runner_output.sampled_token_ids[index]
         if scheduler_output.scheduled_spec_decode_tokens or request.num_placeholders:
             self._correct_progress(request, len(token_ids), scheduler_output)
-        ending = None
-        if request.sampling_params.max_tokens == 0:
-            token_ids, ending = [], _ending_of_scoring(request, scheduler_output.step)
-        elif token_ids:
-            num_tokens = request.num_tokens
-            ending = request.append(token_ids)
-            if self._events.is_on and num_tokens == request.num_prompt_tokens:
-                self._events.record(request.request_id, EventKind.FIRST_TOKEN)
-            if ending is not None:
-                token_ids = token_ids[: request.num_tokens - num_tokens]
+        token_ids, ending = self._take_tokens(request, token_ids, scheduler_output.step)
         prompt_logprobs = None
         if model_runner_output.prompt_logprobs_dict:
             prompt_logprobs = _new_prompt_logprobs(request, model_runner_output)
-        logprobs = model_runner_output.logprobs
         if ending is not None:
             self._finish(request, ending)
-            if self._forecast is not None:
-                self._forecast.observe(request)
         elif model_runner_output.spec_token_ids is not None and request.status is _RUNNING:
             request.draft_token_ids = model_runner_output.spec_token_ids[index][: self._limits.max_drafts]
         if not token_ids and ending is None and prompt_logprobs is None:
             return None
+        logprobs = model_runner_output.logprobs
         return EngineCoreOutput(
             request.request_id,
             token_ids,
             None if ending is None else ending.finish_reason,
             request.stop_reason,
             request.num_cached_tokens,
-            logprobs[index][: len(token_ids)] if logprobs is not None else None,
+            None if logprobs is None else logprobs[index][: len(token_ids)],
             prompt_logprobs,
         )
+
+    def _take_tokens(
+        self, request: EngineRequest, token_ids: list[int], step: int
+    ) -> tuple[list[int], EngineRequestStatus | None]:
+        """Give a request what it sampled: the tokens that it took, and how it ended with them."""
+        if request.sampling_params.max_tokens == 0:
+            return [], _ending_of_scoring(request, step)
+        num_tokens = request.num_tokens
+        ending = request.append(token_ids)
+        if self._events.is_on and num_tokens == request.num_prompt_tokens < request.num_tokens:
+            self._events.record(request.request_id, EventKind.FIRST_TOKEN)
+        if ending is None:
+            return token_ids, None
+        if self._forecast is not None:
+            self._forecast.observe(request)
+        return token_ids[: request.num_tokens - num_tokens], ending
 
     def _correct_progress(self, request: EngineRequest, num_sampled: int, scheduler_output: SchedulerOutput) -> None:
         """Take back the drafts that the step computed and rejected, and the placeholders of what it sampled."""

@@ -49,8 +49,8 @@ class StepCost:
 
 @dataclass(slots=True)
 class Report:
-    """What a simulation counted. `host_seconds` are `schedule` and `update_from_output` of each step, in order of
-    steps; `num_running` the requests in it, and `device_seconds` the device's time by the cost model.
+    """What a simulation counted. `host_seconds` are the processor's in `schedule` and `update_from_output`, a number
+    a step, and `num_running` the requests in it; `device_seconds` is all time of the device by the cost model.
     """
 
     stats: SchedulerStats = field(default_factory=SchedulerStats)
@@ -103,13 +103,13 @@ def simulate(scheduler: Scheduler, rows: Iterable[Row], max_waiting: int = 512, 
 
 
 def _step(scheduler: Scheduler, device: _Device, report: Report, cost: StepCost) -> None:
-    begun = time.perf_counter()
+    begun = time.thread_time()
     output = scheduler.schedule()
-    scheduled = time.perf_counter()
+    scheduled = time.thread_time()
     sampled = device.run(output)
-    ran = time.perf_counter()
+    ran = time.thread_time()
     scheduler.update_from_output(output, sampled)
-    report.host_seconds.append(scheduled - begun + time.perf_counter() - ran)
+    report.host_seconds.append(scheduled - begun + time.thread_time() - ran)
     report.num_running.append(len(output.num_scheduled_tokens))
     report.num_steps += 1
     report.num_computed_tokens += output.total_num_scheduled_tokens

@@ -1,4 +1,4 @@
-"""What the scheduler itself costs: counted, not timed, wherever a clock would make the test a matter of luck."""
+"""What the scheduler itself costs: counted rather than timed, where a clock would make the test a matter of luck."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def test_a_step_of_256_running_requests_takes_a_few_calls_each() -> None:
     assert num_operations(running(256), 16) / (16 * 256) < 20
 
 
-def test_256_running_requests_take_a_few_milliseconds_at_worst() -> None:
-    """The median is about 0.5 ms on a quiet core of Zen 3; the bound is loose, for tests run on busy machines."""
+def test_256_running_requests_take_under_2_ms_of_a_processor() -> None:
+    """The median is about 0.5 ms on a core of Zen 3, and up to 0.9 where another thread shares the core."""
     scheduler = running(256)
     seconds = []
     for _ in range(64):
-        begun = time.perf_counter()
+        begun = time.thread_time()
         output = scheduler.schedule()
-        scheduled = time.perf_counter()
+        scheduled = time.thread_time()
         answer = sampled(output, {request_id: [7] for request_id in output.num_scheduled_tokens})
-        ran = time.perf_counter()
+        ran = time.thread_time()
         scheduler.update_from_output(output, answer)
-        seconds.append(scheduled - begun + time.perf_counter() - ran)
-    assert statistics.median(seconds) < 5e-3
+        seconds.append(scheduled - begun + time.thread_time() - ran)
+    assert statistics.median(seconds) < 2e-3
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "offline"])
