@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 from scheduler.request import EngineRequest
@@ -31,37 +34,48 @@ class LengthForecast:
         return max(request.num_tokens, request.num_prompt_tokens + expected - 1)
 
 
-def throughput_order(requests: list[EngineRequest], page_size: int) -> list[EngineRequest]:
+def throughput_order(
+    requests: list[EngineRequest], page_size: int, num_cached_tokens: Callable[[EngineRequest], int]
+) -> list[EngineRequest]:
     """Requests that share leading pages follow each other: a page is computed once, and still cached for the others.
 
-    The prompts are the leaves of a tree of pages, gone through depth first. Of the branches at a fork the one with
-    the longest request comes first: the short ones are left to fill the batch at the end, which would otherwise run
-    nearly empty until its longest is done.
+    The prompts are the leaves of a tree of pages, gone through depth first. Of the branches at a fork the one comes
+    first of which most is cached already, before that is evicted; then the one with the longest request: the short
+    ones are left to fill the batch at the end, which would otherwise run nearly empty until its longest is done.
     """
     by_salt: dict[str | None, list[EngineRequest]] = {}
     for request in requests:
         by_salt.setdefault(request.cache_salt, []).append(request)
+    order = _PrefixTree(page_size, cache(num_cached_tokens))
     branches = [sorted(branch, key=lambda request: request.prompt_token_ids) for branch in by_salt.values()]
-    return _longest_first([_ordered(branch, 0, page_size, _MOST_FORKS) for branch in branches])
+    return order.best_first([order.of(branch, 0, _MOST_FORKS) for branch in branches])
 
 
-def _ordered(requests: list[EngineRequest], depth: int, page_size: int, most_forks: int) -> list[EngineRequest]:
-    """Order requests, given in the order of their tokens, that share their first `depth` tokens."""
-    if len(requests) == 1 or most_forks == 0:
-        return requests
-    depth += _num_shared(requests[0], requests[-1], depth) // page_size * page_size
-    branches: list[list[EngineRequest]] = []
-    for page, sharing in groupby(requests, lambda request: request.prompt_token_ids[depth : depth + page_size]):
-        if len(page) < page_size:
-            branches += [[request] for request in sharing]
-        else:
-            branches.append(_ordered(list(sharing), depth + page_size, page_size, most_forks - 1))
-    return _longest_first(branches)
+@dataclass(slots=True, frozen=True)
+class _PrefixTree:
+    page_size: int
+    num_cached_tokens: Callable[[EngineRequest], int]
 
+    def of(self, requests: list[EngineRequest], depth: int, most_forks: int) -> list[EngineRequest]:
+        """Order requests, given in the order of their tokens, that share their first `depth` tokens."""
+        if len(requests) == 1 or most_forks == 0:
+            return requests
+        size = self.page_size
+        depth += _num_shared(requests[0], requests[-1], depth) // size * size
+        branches: list[list[EngineRequest]] = []
+        for page, sharing in groupby(requests, lambda request: request.prompt_token_ids[depth : depth + size]):
+            if len(page) < size:
+                branches += [[request] for request in sharing]
+            else:
+                branches.append(self.of(list(sharing), depth + size, most_forks - 1))
+        return self.best_first(branches)
 
-def _longest_first(branches: list[list[EngineRequest]]) -> list[EngineRequest]:
-    branches.sort(key=lambda branch: -max(request.max_num_tokens for request in branch))
-    return [request for branch in branches for request in branch]
+    def best_first(self, branches: list[list[EngineRequest]]) -> list[EngineRequest]:
+        branches.sort(key=self._merit, reverse=True)
+        return [request for branch in branches for request in branch]
+
+    def _merit(self, branch: list[EngineRequest]) -> tuple[int, int]:
+        return self.num_cached_tokens(branch[0]), max(request.max_num_tokens for request in branch)
 
 
 def _num_shared(first: EngineRequest, last: EngineRequest, start: int) -> int:

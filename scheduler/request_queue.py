@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Callable
 
 from scheduler.config import SchedulingPolicy
 from scheduler.offline import throughput_order
@@ -101,8 +102,11 @@ class OfflineQueue(RequestQueue):
     wait, and no request is overtaken by more than `look_ahead`.
     """
 
-    def __init__(self, page_size: int, look_ahead: int = 1024) -> None:
+    def __init__(
+        self, page_size: int, num_cached_tokens: Callable[[EngineRequest], int], look_ahead: int = 1024
+    ) -> None:
         self._page_size = page_size
+        self._num_cached_tokens = num_cached_tokens
         self._look_ahead = look_ahead
         self._arrived = FcfsQueue()
         self._ordered = FcfsQueue()
@@ -115,7 +119,7 @@ class OfflineQueue(RequestQueue):
 
     def peek(self) -> EngineRequest:
         if not self._ordered:
-            for request in throughput_order(self._next_arrived(), self._page_size):
+            for request in throughput_order(self._next_arrived(), self._page_size, self._num_cached_tokens):
                 self._ordered.push(request)
         return self._ordered.peek()
 
@@ -143,11 +147,13 @@ def urgency(request: EngineRequest) -> Urgency:
     return request.priority, request.arrival_time or 0.0, request.order
 
 
-def make_queue(policy: SchedulingPolicy, page_size: int) -> RequestQueue:
+def make_queue(
+    policy: SchedulingPolicy, page_size: int, num_cached_tokens: Callable[[EngineRequest], int]
+) -> RequestQueue:
     match policy:
         case SchedulingPolicy.FCFS:
             return FcfsQueue()
         case SchedulingPolicy.PRIORITY:
             return PriorityQueue()
         case SchedulingPolicy.OFFLINE:
-            return OfflineQueue(page_size)
+            return OfflineQueue(page_size, num_cached_tokens)

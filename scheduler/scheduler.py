@@ -70,7 +70,7 @@ class Scheduler(SchedulerInterface):
 
         self._requests: dict[str, EngineRequest] = {}
         self._running: dict[str, EngineRequest] = {}  # the last is the first to be preempted
-        self._waiting = make_queue(SchedulingPolicy(limits.policy), self._cache.page_size)
+        self._waiting = make_queue(SchedulingPolicy(limits.policy), self._cache.page_size, self._cache.find_hit)
         self._errors: dict[str, str] = {}
         self._finished_ids: set[str] = set()
         self._finished_by_client: dict[int, set[str]] | None = defaultdict(set) if include_finished_set else None

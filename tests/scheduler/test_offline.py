@@ -12,11 +12,14 @@ from scheduler.offline import throughput_order
 from scheduler.simulate import Row, prefix_rows, simulate
 
 
-def ordered(*requests: EngineRequest) -> list[str]:
-    """Ids in the order for throughput, with pages of 4."""
+def ordered(*requests: EngineRequest, cached: dict[str, int] | None = None) -> list[str]:
+    """Ids in the order for throughput, with pages of 4, where so many tokens of some are cached."""
     for request in requests:
         request.max_num_tokens = request.num_prompt_tokens + request.sampling_params.max_tokens
-    return [request.request_id for request in throughput_order(list(requests), 4)]
+    return [
+        request.request_id
+        for request in throughput_order(list(requests), 4, lambda request: (cached or {}).get(request.request_id, 0))
+    ]
 
 
 def test_the_longest_come_first_where_nothing_is_shared() -> None:
@@ -51,6 +54,15 @@ def test_forks_deep_in_a_shared_prefix_are_grouped_too() -> None:
         make_request("left 2", head + left + [5], max_tokens=9),
         make_request("right 2", head + right + [5], max_tokens=1),
     ) == ["left 2", "left 1", "right 1", "right 2"]
+
+
+def test_a_prefix_that_is_cached_comes_before_the_longest() -> None:
+    assert ordered(
+        make_request("long", [1] * 8, max_tokens=50),
+        make_request("cached", [2] * 8, max_tokens=1),
+        make_request("more cached", [3] * 12, max_tokens=1),
+        cached={"cached": 4, "more cached": 8},
+    ) == ["more cached", "cached", "long"]
 
 
 def test_equal_tokens_under_different_salts_are_not_shared() -> None:
