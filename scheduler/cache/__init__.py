@@ -1,0 +1,1 @@
+"""Pages: what layers keep in them, who holds them, and what can be found in them again."""
