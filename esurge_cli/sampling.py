@@ -60,11 +60,8 @@ class SamplingDefaults:
             for theirs, name in _MODEL_NAMES.items()
             if generation_config.get(theirs) is not None
         }
-        checked = _checked(flags)
-        values = model | checked
-        if "min_tokens" in checked or "max_tokens" in checked:
-            _check_lengths(values)
-        SamplingParams(**values)
+        values = model | _checked(flags)
+        _params(values)
         return cls(values, seed)
 
     def params_for(self, own: Mapping[str, Any], index: int) -> SamplingParams:
@@ -74,9 +71,7 @@ class SamplingDefaults:
         """
         refuse_unsupported(own)
         try:
-            values = {**self.values, **_checked(own)}
-            _check_lengths(values)
-            params = SamplingParams(**values)
+            params = _params({**self.values, **_checked(own)})
         except ValueError as error:
             raise RowFault(ErrorType.INVALID_PARAMETER, str(error)) from error
         if params.seed is None:
@@ -85,7 +80,7 @@ class SamplingDefaults:
 
     def describe(self) -> str:
         """What is in force where a row says nothing, for the header."""
-        params = SamplingParams(**self.values)
+        params = _params(self.values)
         shown = {"temperature": params.temperature, "max_tokens": params.max_tokens} | dict(self.values)
         return "  ".join(f"{name} {value}" for name, value in shown.items())
 
@@ -120,10 +115,12 @@ def _is_neutral(name: str, value: Any) -> bool:
     return value is None or value in NOT_SUPPORTED[name]
 
 
-def _check_lengths(values: Mapping[str, Any]) -> None:
-    max_tokens = values.get("max_tokens", SamplingParams().max_tokens)
-    if values.get("min_tokens", 0) > max_tokens:
-        raise ValueError(f"min_tokens {values['min_tokens']} is more than max_tokens {max_tokens}")
+def _params(values: Mapping[str, Any]) -> SamplingParams:
+    """Raises ValueError for a value out of range."""
+    params = SamplingParams(**values)
+    if params.min_tokens > params.max_tokens:
+        raise ValueError(f"min_tokens {params.min_tokens} is more than max_tokens {params.max_tokens}")
+    return params
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:

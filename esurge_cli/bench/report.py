@@ -66,15 +66,9 @@ def _two(percentiles: Mapping[str, float]) -> str:
 
 
 def write_json(path: Path, results: Sequence[tuple[Mapping[str, Any], Measurement]]) -> None:
-    """One JSON object a line: {"options": …, "measured": …}. Raises RunFailed where the file cannot be written."""
+    """A list of {"options": …, "measured": …}. Raises RunFailed where the file cannot be written."""
+    values = [{"options": dict(options), "measured": asdict(measurement)} for options, measurement in results]
     try:
-        path.write_bytes(
-            b"".join(
-                orjson.dumps(
-                    {"options": dict(options), "measured": asdict(measurement)}, option=orjson.OPT_APPEND_NEWLINE
-                )
-                for options, measurement in results
-            )
-        )
+        path.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     except OSError as error:
         raise RunFailed(f"{path} cannot be written: {error.strerror}") from error

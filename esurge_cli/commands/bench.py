@@ -28,7 +28,7 @@ class WorkloadOptions:
     ] = 0
     input_len: Annotated[int, Flag("Tokens of a random prompt, half as many to half as many again.", TOKENS)] = 256
     output_len: Annotated[int, Flag("Tokens to generate of it, likewise.", TOKENS)] = 128
-    json: Annotated[Path | None, Flag("File for the measurements, a JSON object a line.", PATH)] = None
+    json: Annotated[Path | None, Flag("File for the measurements as JSON.", PATH)] = None
     progress: Annotated[str, Flag("How progress is shown on stderr.", choice("auto", "rich", "plain", "none"))] = "auto"
 
 

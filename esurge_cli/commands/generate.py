@@ -178,6 +178,7 @@ class Job:
         summary = Summary(loop.totals, engine.load_seconds, engine.compile_seconds, seconds, settings)
         display.footer(summary.lines())
         if loop.totals.num_failed:
-            display.note(f"{loop.totals.num_failed:,} rows failed; the error of each is in its line")
+            rows = "1 row" if loop.totals.num_failed == 1 else f"{loop.totals.num_failed:,} rows"
+            display.note(f"{rows} failed; the output says why")
         if self.output.summary is not None:
             summary.write(self.output.summary)

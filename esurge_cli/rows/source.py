@@ -29,8 +29,7 @@ class Source:
         if inputs.count(STDIN) > 1:
             raise UserError("standard input can be read only once")
         for name in inputs:
-            if name != STDIN:
-                _open(name).close()
+            _check(name)
         self._inputs = inputs
         self._names = names
         self._limit = limit
@@ -56,11 +55,18 @@ class Source:
 
 
 def _open(name: str) -> BinaryIO:
-    """A file to read; standard input gets a buffer of its own, which a thread may hold while the program ends."""
+    """Standard input gets a buffer of its own, which a thread may hold while the program ends."""
     if name == STDIN:
         return open(0, "rb", closefd=False)
+    return Path(name).expanduser().open("rb")
+
+
+def _check(name: str) -> None:
+    path = Path(name).expanduser()
+    if name == STDIN or path.is_fifo():
+        return  # a pipe can be opened only once
     try:
-        return Path(name).expanduser().open("rb")
+        path.open("rb").close()
     except FileNotFoundError as error:
         raise UserError(f"{name} does not exist") from error
     except IsADirectoryError as error:
