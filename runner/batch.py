@@ -86,6 +86,7 @@ class Batch:
         for req_id in output.preempted_req_ids:
             self._vacate(req_id)
         for new in output.scheduled_new_reqs:
+            self._vacate(new.req_id)  # an earlier scheduler's of the same name
             self._requests[new.req_id] = new
             self._occupy(new, new.prompt_token_ids, new.page_ids, new.num_computed_tokens)
         self._extend(output.scheduled_cached_reqs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from runner.attention import best_attention
-from runner.attention.interface import Attention, KVCache
-from runner.batch import Batch, Step, StepTokens
+from runner.batch import Batch, Step
 from runner.drafts import PromptLookup
 from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
 from runner.models.params import DTYPES, load_params
 from runner.options import EnginePlan, RunnerOptions, plan_engine
-from runner.programs import Programs, bucket_of, enable_compilation_cache, token_buckets
+from runner.programs import bucket_of, enable_compilation_cache, token_buckets
 from runner.progress import Progress, no_progress
-from runner.sampler import Sampled, SamplingBatch, sample
+from runner.sampler import Sampled
+from runner.step import step_programs
 from runner.weights.checkpoint import Checkpoint, open_checkpoint
 from scheduler import CacheGroupsConfig, ModelRunnerOutput, SchedulerOutput
 from scheduler.output import TokenLogprobs
@@ -58,11 +57,8 @@ class eSurgeRunner:
             default_seed=plan.seed,
         )
         self._lookup = PromptLookup(plan.num_speculative_tokens)
-        forward = partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size)
-        self._forward = jax.jit(forward, donate_argnums=1)
-        self._sample = jax.jit(partial(_sample, config, plan.max_num_samples))
         self._latest = jnp.zeros(plan.max_num_samples, jnp.int32)
-        self._programs = Programs({"forward": self._lower_forward, "sample": self._lower_sample})
+        self._programs = step_programs(config, plan, attention, self._batch, params, self._cache, self._latest)
 
     @classmethod
     def from_pretrained(
@@ -172,50 +168,6 @@ class eSurgeRunner:
             self._lookup.propose(req_id, self._batch.token_ids_of(req_id)) if tokens else []
             for req_id, tokens in zip(step.req_ids, accepted, strict=True)
         ]
-
-    def _lower_forward(self, num_tokens: int) -> jax.stages.Lowered:
-        sizes = (self.plan.num_sequences_of(num_tokens), self.plan.num_samples_of(num_tokens))
-        tokens, _ = self._batch.empty_inputs(num_tokens, *sizes)
-        with self._matmul_precision():
-            return self._forward.lower(self._params, self._cache, self._latest, tokens)
-
-    def _lower_sample(self, num_samples: int) -> jax.stages.Lowered:
-        _, sampling = self._batch.empty_inputs(0, 0, num_samples)
-        hidden = jax.ShapeDtypeStruct((num_samples, self.config.hidden_size), DTYPES[self.plan.dtype])
-        with self._matmul_precision():
-            return self._sample.lower(self._params, hidden, sampling)
-
-    def _matmul_precision(self) -> AbstractContextManager[None]:
-        """Float32 means float32, also on accelerators whose default is to round a matrix product's inputs."""
-        return jax.default_matmul_precision("highest" if self.plan.dtype == "float32" else "default")
-
-
-def _forward(
-    config: DecoderConfig,
-    attention: Attention,
-    places: decoder.CachePlaces,
-    page_size: int,
-    params: decoder.Params,
-    cache: KVCache,
-    latest: jax.Array,
-    tokens: StepTokens[jax.Array],
-) -> tuple[jax.Array, KVCache]:
-    """Every token through the layers; returns the states of those sampled after, [R, hidden], and the cache."""
-    token_ids = jnp.where(tokens.previous >= 0, latest[tokens.previous], tokens.ids)
-    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, token_ids, tokens.ragged)
-    return hidden[tokens.sampled], cache
-
-
-def _sample(
-    config: DecoderConfig,
-    max_num_samples: int,
-    params: decoder.Params,
-    hidden: jax.Array,
-    sampling: SamplingBatch[jax.Array],
-) -> tuple[Sampled, jax.Array]:
-    """A token after each state; also as int32 [max_num_samples], for the next step to read on the device."""
-    sampled = sample(decoder.logits(config, params, hidden), sampling)
-    return sampled, jnp.pad(sampled.token_id, (0, max_num_samples - len(sampled.token_id)))
 
 
 def _accepted(step: Step, token_ids: np.ndarray) -> list[list[int]]:

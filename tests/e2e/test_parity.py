@@ -82,7 +82,7 @@ def test_from_the_prefix_cache(model, roomy):
 
 def test_in_a_pool_so_small_that_requests_are_preempted(model):
     options = {"max_num_seqs": 16, "max_num_batched_tokens": 256}
-    groups = model.runner(**options).cache_groups.kv_cache_groups
+    groups = model.runner(num_pages=2000, **options).cache_groups.kv_cache_groups
     num_pages = 1 + sum(group.kv_cache_spec.max_pages(MAX_MODEL_LEN, 256) for group in groups)
     runner = model.runner(num_pages=num_pages, **options)
     run = generate(runner, model.prompts, GREEDY, max_num_batched_tokens=256)

@@ -95,7 +95,7 @@ def test_tokens_and_log_probabilities_are_those_of_transformers(folder, referenc
 def test_preempted_requests_give_the_same_tokens(folder, reference):
     """Eight prompts that fit the pool together, until they grow."""
     options = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 128, "page_size": 4}
-    groups = eSurgeRunner.from_pretrained(folder, **options).cache_groups.kv_cache_groups
+    groups = eSurgeRunner.from_pretrained(folder, num_pages=200, **options).cache_groups.kv_cache_groups
     num_pages = 1 + sum(group.kv_cache_spec.max_pages(128, 64) for group in groups)
     runner = eSurgeRunner.from_pretrained(folder, num_pages=num_pages, **options)
     prompts = prompts_of(6, 9, 12, 7, 16, 11, 8, 10)

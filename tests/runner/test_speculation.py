@@ -9,7 +9,7 @@ from reference import Reference, generate
 from runner import eSurgeRunner
 from scheduler import SamplingParams
 
-OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 128}
+OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 128, "num_pages": 200}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,91 @@
+"""The two programs of a step: every token through the layers, then a token after each state that asks for one.
+
+They are apart because they come in different sizes, and because what a sampler waits for (a grammar's mask, say) need
+not hold the layers up.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from runner.attention.interface import Attention, KVCache
+from runner.batch import Batch, StepTokens
+from runner.models import decoder
+from runner.models.config import DecoderConfig
+from runner.models.params import DTYPES
+from runner.options import EnginePlan
+from runner.programs import Programs
+from runner.sampler import Sampled, SamplingBatch, sample
+
+
+def step_programs(
+    config: DecoderConfig,
+    plan: EnginePlan,
+    attention: Attention,
+    batch: Batch,
+    params: decoder.Params,
+    cache: KVCache,
+    latest: jax.Array,
+) -> Programs:
+    """The programs "forward" and "sample" for arguments shaped like these; nothing of the arguments is kept."""
+    params_shape, cache_shape, latest_shape = jax.tree.map(_shape, (params, cache, latest))
+    forward = jax.jit(
+        partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size), donate_argnums=1
+    )
+    sampling_of = jax.jit(partial(_sample, config, plan.max_num_samples))
+
+    def lower_forward(num_tokens: int) -> jax.stages.Lowered:
+        sizes = (plan.num_sequences_of(num_tokens), plan.num_samples_of(num_tokens))
+        tokens, _ = batch.empty_inputs(num_tokens, *sizes)
+        with _matmul_precision(plan.dtype):
+            return forward.lower(params_shape, cache_shape, latest_shape, tokens)
+
+    def lower_sample(num_samples: int) -> jax.stages.Lowered:
+        _, sampling = batch.empty_inputs(0, 0, num_samples)
+        hidden = jax.ShapeDtypeStruct((num_samples, config.hidden_size), DTYPES[plan.dtype])
+        with _matmul_precision(plan.dtype):
+            return sampling_of.lower(params_shape, hidden, sampling)
+
+    return Programs({"forward": lower_forward, "sample": lower_sample})
+
+
+def _forward(
+    config: DecoderConfig,
+    attention: Attention,
+    places: decoder.CachePlaces,
+    page_size: int,
+    params: decoder.Params,
+    cache: KVCache,
+    latest: jax.Array,
+    tokens: StepTokens[jax.Array],
+) -> tuple[jax.Array, KVCache]:
+    """Every token through the layers; returns the states of those sampled after, [R, hidden], and the cache."""
+    token_ids = jnp.where(tokens.previous >= 0, latest[tokens.previous], tokens.ids)
+    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, token_ids, tokens.ragged)
+    return hidden[tokens.sampled], cache
+
+
+def _sample(
+    config: DecoderConfig,
+    max_num_samples: int,
+    params: decoder.Params,
+    hidden: jax.Array,
+    sampling: SamplingBatch[jax.Array],
+) -> tuple[Sampled, jax.Array]:
+    """A token after each state; also as int32 [max_num_samples], for the next step to read on the device."""
+    sampled = sample(decoder.logits(config, params, hidden), sampling)
+    return sampled, jnp.pad(sampled.token_id, (0, max_num_samples - len(sampled.token_id)))
+
+
+def _matmul_precision(dtype: str) -> AbstractContextManager[Any]:
+    """Float32 means float32, also on accelerators whose default is to round a matrix product's inputs."""
+    return jax.default_matmul_precision("highest" if dtype == "float32" else "default")
+
+
+def _shape(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
