@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from esurge_cli.sizes import show_bytes, show_time
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as RichProgress
     from rich.progress import Task, TaskID
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scheduler.stats import SchedulerStats
 
 _TASKS = {"download": "Downloading", "load": "Loading", "compile": "Compiling"}
+_FILE_WIDTH = 200
 _PLAIN_INTERVAL = 10.0
 _REFRESHES_PER_SECOND = 4
 _RATE_WINDOW = 10.0
@@ -69,6 +70,13 @@ def make_display(kind: str) -> Display:
     if kind == "rich" or (kind == "auto" and sys.stderr.isatty()):
         return RichDisplay()
     return PlainDisplay()
+
+
+def results_console() -> Console:
+    """For tables on stdout, which are not broken to fit where there is no terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
 
 
 class Rates:

@@ -64,18 +64,16 @@ class Benchmark:
     points: list[EngineOptions]
 
     def run(self) -> None:
-        from rich.console import Console
-
         from esurge_cli.bench.report import table, write_json
         from esurge_cli.bench.sweep import swept_fields
-        from esurge_cli.display import make_display
+        from esurge_cli.display import make_display, results_console
         from esurge_cli.engine import check_options
 
         for point in self.points:
             check_options(point)
         with closing(make_display(self.workload.progress)) as display:
             results = self._measure_all(display)
-        Console(highlight=False, width=None).print(table(swept_fields(self.points), results))
+        results_console().print(table(swept_fields(self.points), results))
         if self.workload.json is not None:
             write_json(self.workload.json, results)
 

@@ -41,9 +41,7 @@ def inspect(
 
 
 def _show(options: EngineOptions) -> None:
-    from rich.console import Console
-
-    from esurge_cli.display import make_display
+    from esurge_cli.display import make_display, results_console
     from esurge_cli.engine import check_options, plan
 
     check_options(options)
@@ -52,7 +50,7 @@ def _show(options: EngineOptions) -> None:
         checkpoint, config, engine_plan = plan(options, display)
     finally:
         display.close()
-    console = Console(highlight=False)
+    console = results_console()
     console.print(checkpoint.name, style="bold", markup=False)
     console.print(_facts(checkpoint, config, engine_plan))
     console.print(_groups(engine_plan))

@@ -6,9 +6,13 @@ Each byte is a token (see `byte_tokenizer`), so that a test chooses what is gene
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,11 +56,11 @@ class EchoRunner:
     page_size: int = 4
     is_random: bool = False
     before_step: Callable[[int], None] = lambda step: None
-    steps: list[SchedulerOutput] = field(default_factory=list)
     num_compilations: int = 3
-    _known: dict[str, NewRequestData] = field(default_factory=dict)
-    _tokens: dict[str, list[int]] = field(default_factory=dict)
-    _computed: dict[str, int] = field(default_factory=dict)
+    num_steps: int = field(default=0, init=False)
+    _known: dict[str, NewRequestData] = field(default_factory=dict, init=False)
+    _tokens: dict[str, list[int]] = field(default_factory=dict, init=False)
+    _computed: dict[str, int] = field(default_factory=dict, init=False)
 
     @property
     def cache_groups(self) -> CacheGroupsConfig:
@@ -75,8 +79,8 @@ class EchoRunner:
         return self.dispatch(output)()
 
     def dispatch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
-        self.before_step(len(self.steps))
-        self.steps.append(output)
+        self.before_step(self.num_steps)
+        self.num_steps += 1
         self._apply(output)
         ends = {}
         for request_id, count in output.num_scheduled_tokens.items():
@@ -95,7 +99,8 @@ class EchoRunner:
 
     def _apply(self, output: SchedulerOutput) -> None:
         for request_id in output.finished_req_ids:
-            self._known.pop(request_id, None)
+            for of_request in (self._known, self._tokens, self._computed):
+                of_request.pop(request_id, None)  # type: ignore[attr-defined]
         for new in output.scheduled_new_reqs:
             assert new.req_id not in self._known
             self._known[new.req_id] = new
@@ -109,12 +114,12 @@ class EchoRunner:
 
     def _sample(self, request_id: str, end: int) -> list[int]:
         """Nothing in the midst of a prefill."""
-        tokens = self._tokens[request_id]
-        if end < len(tokens):
-            return []
         new = self._known.get(request_id)
         if new is None:
             return [EOS]  # it finished while the step ran
+        tokens = self._tokens[request_id]
+        if end < len(tokens):
+            return []
         place = len(tokens) - len(new.prompt_token_ids)
         if self.is_random:
             token = A + (new.sampling_params.seed + new.sample_index + place) % 26
@@ -143,20 +148,47 @@ def make_engine(runner: EchoRunner | None = None, generation_config: dict[str, A
     return Engine(checkpoint, byte_tokenizer(), runner or EchoRunner(), 1.0, 2.0)  # type: ignore[arg-type]
 
 
-def install(monkeypatch: Any, engine: Engine | None = None) -> Engine:
-    """Let the commands load this engine; the runner's limits become what the flags ask."""
+def install(monkeypatch: Any, engine: Engine | None = None, pause: float = 0) -> Engine:
+    """Let the commands load this engine, with a new runner each time, whose limits are what the flags ask.
+
+    Loading it has two parts of `pause` seconds.
+    """
     engine = engine or make_engine()
+    runner: Any = engine.runner
 
     def load(options: EngineOptions, progress: Progress) -> Engine:
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
-            if getattr(options, name) is not None:
-                setattr(engine.runner, name, getattr(options, name))
+        names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+        asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+        engine.runner = replace(runner, **asked)
         for done in (0, 1, 2):
             progress("load", done, 2)
+            time.sleep(pause if done < 2 else 0)
         return engine
 
     monkeypatch.setattr("esurge_cli.engine.load_engine", load)
     return engine
+
+
+_PROCESS = """
+import sys, time
+sys.path[:0] = {paths!r}
+from _pytest.monkeypatch import MonkeyPatch
+from fake_engine import EchoRunner, install, make_engine
+from esurge_cli.app import main
+install(MonkeyPatch(), make_engine(EchoRunner(before_step=lambda step: time.sleep({pause}))), pause={load_pause})
+sys.argv[0] = "esurge"
+main()
+"""
+
+
+def process(*arguments: str, pause: float = 0, load_pause: float = 0, **options: Any) -> subprocess.Popen[str]:
+    """`esurge generate` with this engine as a process; each step takes `pause` seconds, loading twice `load_pause`."""
+    tests = Path(__file__).parents[1]
+    code = _PROCESS.format(
+        paths=[str(tests.parent), str(tests), str(tests / "cli")], pause=pause, load_pause=load_pause
+    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
+    return subprocess.Popen([sys.executable, "-c", code, "generate", *arguments], text=True, **pipes)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

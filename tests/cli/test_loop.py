@@ -165,7 +165,7 @@ def test_a_row_that_the_engine_cannot_run_is_an_error_and_its_samples_are_droppe
 def test_no_rows_need_no_step() -> None:
     runner = EchoRunner()
     assert generate([], runner).rows == {}
-    assert runner.steps == []
+    assert runner.num_steps == 0
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_prompts_of_a_budget_only_are_in_flight(monkeypatch: pytest.MonkeyPatch)
 def test_stopping_leaves_the_rest() -> None:
     runner = EchoRunner()
     loop, writer = make_loop([prepared(0, "ab"), prepared(1, "x" * 40, max_tokens=20)], runner)
-    loop._is_stopping = lambda: len(runner.steps) >= 8
+    loop._is_stopping = lambda: runner.num_steps >= 8
     assert not loop.run()
     assert writer.texts() == [["ab"]]
 
