@@ -71,9 +71,7 @@ def test_what_cannot_be_honoured_is_one_line(folder, options, message):
 
 def test_an_unknown_architecture_is_named_with_those_that_are_known(tiny_checkpoint):
     folder = tiny_checkpoint("olmo")
-    with pytest.raises(
-        UserError, match=r"the architecture 'olmo' is not supported; supported are: gemma2, gemma3"
-    ):
+    with pytest.raises(UserError, match=r"the architecture 'olmo' is not supported; supported are: gemma2, gemma3"):
         eSurgeRunner.from_pretrained(folder, **OPTIONS)
 
 
