@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple
 import numpy as np
 
 from runner.attention.interface import Array, RaggedBatch
-from runner.sampler import SamplingBatch
+from runner.sampler import SamplingBatch, refuse_unsupported
 from scheduler import CachedRequestData, NewRequestData, SchedulerOutput
 from scheduler.output import PageIds
 
@@ -86,6 +86,7 @@ class Batch:
         for req_id in output.preempted_req_ids:
             self._vacate(req_id)
         for new in output.scheduled_new_reqs:
+            refuse_unsupported(new.sampling_params)
             self._vacate(new.req_id)  # an earlier scheduler's of the same name
             self._requests[new.req_id] = new
             self._occupy(new, new.prompt_token_ids, new.page_ids, new.num_computed_tokens)

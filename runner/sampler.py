@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from runner.attention.interface import Array
+from scheduler import SamplingParams
 
 MAX_LOGPROBS = 20
 """The most alternatives that a row may ask for (OpenAI's and vLLM's limit)."""
@@ -21,6 +22,25 @@ MAX_LOGPROBS = 20
 _BLOCK = 256
 _GREEDY_TEMPERATURE = 1e-5
 """Below it a row is greedy (vLLM's limit)."""
+
+
+_NEUTRAL = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "logit_bias": None,
+    "bad_words": [],
+    "guided_decoding": None,
+    "prompt_logprobs": None,
+}
+"""Parameters that this sampler does not have yet, and the values that ask for nothing."""
+
+
+def refuse_unsupported(params: SamplingParams) -> None:
+    """Raises ValueError for a parameter that would otherwise be ignored."""
+    asked = [name for name, neutral in _NEUTRAL.items() if getattr(params, name) != neutral]
+    if asked:
+        raise ValueError(f"not supported yet: {', '.join(asked)}")
 
 
 class SamplingBatch(NamedTuple, Generic[Array]):
