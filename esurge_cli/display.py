@@ -43,7 +43,7 @@ class Display:
         """See runner.progress.Progress."""
 
     def header(self, lines: Sequence[str]) -> None:
-        """What is in force, before the first step."""
+        """What is in force, before the first step; rates are counted from here."""
 
     def update(self, status: Status) -> None:
         """After a step, or while rows are awaited."""
@@ -80,7 +80,10 @@ def results_console() -> Console:
 
 
 class Rates:
-    """Prompt and output tokens a second over the last seconds, and the time that is left by the rate so far."""
+    """Prompt and output tokens a second over the last seconds, and the time that is left by the rate so far.
+
+    For the time a running row counts as half done.
+    """
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, int, int]] = deque()
@@ -106,7 +109,8 @@ class Rates:
         """Seconds, where the number of rows is known and the first are done."""
         if not status.num_rows or not status.totals.num_done:
             return None
-        return self.elapsed() * (status.num_rows / status.totals.num_done - 1)
+        num_done = status.totals.num_done + status.scheduler.num_running / 2
+        return max(0.0, self.elapsed() * (status.num_rows / num_done - 1))
 
 
 def _counts(status: Status, rates: Rates) -> list[tuple[str, str]]:
@@ -150,6 +154,7 @@ class PlainDisplay(Display):
         for line in lines:
             self.note(line)
         self._last = time.monotonic()
+        self._rates = Rates()
 
     def update(self, status: Status) -> None:
         self._rates.add(status)
@@ -162,7 +167,8 @@ class PlainDisplay(Display):
         self.note(f"{counts}{rows}" + (f"  {show_time(left)} left" if left is not None else ""))
 
     def footer(self, lines: Sequence[str]) -> None:
-        self.header(lines)
+        for line in lines:
+            self.note(line)
 
 
 class RichDisplay(Display):
@@ -196,6 +202,7 @@ class RichDisplay(Display):
     def header(self, lines: Sequence[str]) -> None:
         from rich.text import Text
 
+        self._rates = Rates()
         first, *rest = lines
         self._console.print(Text.assemble((first, "bold")))
         for line in rest:

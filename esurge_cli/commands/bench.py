@@ -80,15 +80,16 @@ class Benchmark:
     def _measure_all(self, display: Display) -> list[tuple[dict[str, Any], Measurement]]:
         """In the order of the points."""
         from esurge_cli.bench.measure import measure
-        from esurge_cli.bench.sweep import by_engine
+        from esurge_cli.bench.sweep import by_engine, swept_fields
         from esurge_cli.engine import load_engine
 
         measured: dict[EngineOptions, Measurement] = {}
+        swept = swept_fields(self.points)
         for options, points in by_engine(self.points):
             engine = load_engine(options, display)
             rows = self._rows(engine, options)
-            display.header(engine.describe(options))
             for point in points:
+                display.header([*engine.describe(options), *(f"{name} {getattr(point, name)}" for name in swept)])
                 measured[point] = measure(engine, point, rows, display.update)
         return [(asdict(point), measured[point]) for point in self.points]
 
