@@ -8,7 +8,7 @@ all greedy takes an argmax and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ _GREEDY_TEMPERATURE = 1e-5
 """Below it a row is greedy (vLLM's limit)."""
 
 
-_NEUTRAL = {
+_NEUTRAL: dict[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
     "repetition_penalty": 1,
