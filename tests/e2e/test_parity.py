@@ -90,6 +90,24 @@ def test_in_a_pool_so_small_that_requests_are_preempted(model):
     assert run.num_preemptions > 0
 
 
+FEATURES = {
+    "async": {"async_scheduling": True},
+    "offline": {"policy": "offline"},
+    "priority with a threshold": {"policy": "priority", "long_prefill_token_threshold": 100},
+    "drafts": {"num_speculative_tokens": 4},
+}
+
+
+@pytest.mark.parametrize("options", FEATURES.values(), ids=FEATURES.keys())
+def test_with_every_feature_of_the_scheduler(model, options):
+    prompts = model.prompts[:11]
+    num_drafts = options.get("num_speculative_tokens", 0)
+    runner = model.runner(max_num_seqs=16, max_num_batched_tokens=256, num_speculative_tokens=num_drafts)
+    run = generate(runner, prompts, GREEDY, max_num_batched_tokens=256, **options)
+    model.check(prompts, run)
+    assert (run.num_drafts > 0) == (num_drafts > 0)
+
+
 def test_after_warm_up_no_step_compiles(model, roomy):
     roomy.warm_up(256)
     before = roomy.num_compilations
