@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as RichProgress
     from rich.progress import Task, TaskID
+    from rich.table import Table
 
     from esurge_cli.totals import Totals
     from scheduler.stats import SchedulerStats
@@ -193,6 +194,7 @@ class RichDisplay(Display):
         self._live.start()
 
     def __call__(self, task: str, done: float, total: float | None) -> None:
+        self._status = None  # of the run before it, where there was one
         if task not in self._tasks:
             self._tasks[task] = self._progress.add_task(_TASKS.get(task, task), total=total, name=task)
         self._progress.update(self._tasks[task], completed=done, total=total)
@@ -238,7 +240,7 @@ class RichDisplay(Display):
 
 
 def _panel(status: Status, rates: Rates) -> RenderableType:
-    """A bar of rows, and the counts in three columns under it."""
+    """A bar of rows, and the counts under it."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -254,23 +256,28 @@ def _panel(status: Status, rates: Rates) -> RenderableType:
     top.add_column(no_wrap=True, style="dim")
     bar = ProgressBar(total=status.num_rows or None, completed=totals.num_done, pulse=not status.num_rows)
     top.add_row(bar, f"{totals.num_done:,}{of_all} rows", times)
+    return Group(Text(), top, _grid(status, rates))
+
+
+def _grid(status: Status, rates: Rates) -> Table:
+    """The counts in two lines."""
+    from rich.table import Table
+    from rich.text import Text
+
+    running, waiting, done, failed, prompt, output, pages, hits, preemptions = _counts(status, rates)
+    lines = (running, done, prompt, pages, preemptions), (waiting, failed, output, hits)
     grid = Table.grid(padding=(0, 2))
-    for justify in ("left", "right") * 3:
-        grid.add_column(justify=justify, no_wrap=True)
-    cells = [
-        cell
-        for name, value in _by_columns(_counts(status, rates))
-        for cell in (Text(name, "dim"), Text(value, "bold red" if name == "failed" and totals.num_failed else ""))
-    ]
-    for start in range(0, len(cells), 6):
-        grid.add_row(*cells[start : start + 6])
-    return Group(Text(), top, grid)
-
-
-def _by_columns(counts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Rows, tokens, cache: one column each."""
-    running, waiting, done, failed, prompt, output, pages, hits, preemptions = counts
-    return [running, prompt, pages, waiting, output, hits, failed, done, preemptions]
+    for _ in lines[0]:
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(no_wrap=True, justify="right")
+    for line in lines:
+        cells = [
+            Text(text, "bold red" if name == "failed" and status.totals.num_failed else "")
+            for name, value in line
+            for text in (name, value)
+        ]
+        grid.add_row(*cells)
+    return grid
 
 
 def _task_bars() -> RichProgress:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from esurge_cli.config_file import use_defaults
 from runner.errors import UserError
 
 
@@ -113,9 +113,9 @@ class _Group:
             return value if isinstance(value, list) else [value]
         if hint == list[str]:
             return [value]
-        pieces = value.split(",") if self._swept else [value]
+        pieces = [piece.strip() for piece in value.split(",")] if self._swept else [value]
         try:
-            return [flag.kind.parse(piece.strip()) for piece in pieces]
+            return [flag.kind.parse(piece) for piece in pieces]
         except ValueError as error:
             raise UserError(f"{flag_name(field.name)} {value}: {error}") from error
 
@@ -156,72 +156,6 @@ def _split(hint: Any) -> tuple[Any, Flag]:
     return own, flag
 
 
-def _use_config(context: typer.Context, file: Path | None) -> None:
-    """Make the environment and the config file the defaults of the command's flags; the environment wins."""
-    parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name}
-    defaults = {} if file is None else _read_config(file, _names(parameters))
-    for name, parameter in parameters.items():
-        text = os.environ.get("ESURGE_" + name.upper())
-        if text is not None and parameter.param_type_name == "option":
-            defaults[name] = text
-    context.default_map = {
-        name: [value] if parameters[name].multiple and not isinstance(value, list) else value
-        for name, value in defaults.items()
-    }
-
-
-def _names(parameters: dict[str, Any]) -> dict[str, str]:
-    """From how a flag may be called in a file, with - or _, to its parameter."""
-    return {
-        spelling.lstrip("-").replace("-", "_"): name
-        for name, parameter in parameters.items()
-        for spelling in parameter.opts
-        if parameter.param_type_name == "option" and name not in ("config", "help")
-    }
-
-
-def _read_config(file: Path, names: dict[str, str]) -> dict[str, Any]:
-    """A TOML or YAML file of flags. Raises UserError for a name that is no flag of the command."""
-    values = {}
-    for key, value in _load(file).items():
-        name = names.get(str(key).replace("-", "_"))
-        if name is None:
-            raise UserError(f"{file}: there is no flag --{key} here")
-        if isinstance(value, dict):
-            raise UserError(f"{file}: {key} must be a value, not a table")
-        values[name] = [str(item) for item in value] if isinstance(value, list) else _as_typed(value)
-    return values
-
-
-def _as_typed(value: Any) -> Any:
-    """What would stand on the command line; switches stay booleans."""
-    return value if isinstance(value, bool) else str(value)
-
-
-def _load(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".toml":
-            import tomllib
-
-            values = tomllib.loads(text)
-        elif file.suffix in (".yaml", ".yml"):
-            import yaml  # type: ignore[import-untyped]
-
-            values = yaml.safe_load(text) or {}
-        else:
-            raise UserError(f"{file}: a config file is named .toml, .yaml or .yml")
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
-    except UserError:
-        raise
-    except Exception as error:  # of either parser
-        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{file} holds no names and values")
-    return values
-
-
 _CONFIG = inspect.Parameter(
     "config",
     inspect.Parameter.KEYWORD_ONLY,
@@ -234,7 +168,7 @@ _CONFIG = inspect.Parameter(
             envvar="ESURGE_CONFIG",
             show_envvar=False,
             is_eager=True,
-            callback=_use_config,
+            callback=use_defaults,
             help="TOML or YAML file of the flags here, by their names.",
         ),
     ],
