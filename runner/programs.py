@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,16 +14,18 @@ from runner.weights.wheel import cache_home
 
 
 def bucket_of(size: int) -> int:
-    """The smallest of 8, 16, 32, 48, 64, 96, 128, … (two a doubling) that holds `size`."""
+    """The smallest bucket that holds `size`: powers of two from 8 on, and 96.
+
+    Few, for each is a third of a second of every start; 96 because steps of so many tokens, all decoding, are common.
+    """
     bucket = 8
     while bucket < size:
         bucket *= 2
-    smaller = bucket * 3 // 4
-    return smaller if bucket > 32 and size <= smaller else bucket
+    return 96 if bucket == 128 and size <= 96 else bucket
 
 
 def token_buckets(max_num_batched_tokens: int) -> list[int]:
-    """The numbers of tokens that steps within a budget are padded to; 15 of them for a budget of 2,048."""
+    """The numbers of tokens that steps within a budget are padded to; 10 of them for a budget of 2,048."""
     buckets = [bucket_of(1)]
     while buckets[-1] < max_num_batched_tokens:
         buckets.append(bucket_of(buckets[-1] + 1))
@@ -40,13 +43,15 @@ def enable_compilation_cache() -> None:
 class Programs:
     """What each kind of program ("forward", "sample") compiles to at each size; `lower[kind](size)` traces one.
 
-    `num_compilations` counts every program made, ahead or (for a size that was not warmed up) on demand.
+    `num_compilations` counts every program made, ahead or (for a size that was not warmed up) on demand;
+    `seconds` is the time that those made ahead took.
     """
 
     def __init__(self, lower: dict[str, Callable[[int], jax.stages.Lowered]]) -> None:
         self._lower = lower
         self._compiled: dict[tuple[str, int], jax.stages.Compiled] = {}
         self.num_compilations = 0
+        self.seconds = 0.0
 
     def get(self, kind: str, size: int) -> jax.stages.Compiled:
         if (kind, size) not in self._compiled:
@@ -55,6 +60,7 @@ class Programs:
 
     def compile_all(self, programs: Iterable[tuple[str, int]], progress: Progress) -> None:
         """Compile those that are missing, the largest first, on as many threads as there are cores."""
+        start = time.monotonic()
         missing = sorted(set(programs) - set(self._compiled), reverse=True)
         progress("compile", 0, len(missing))
         with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -63,6 +69,7 @@ class Programs:
             ):
                 self._keep(program, compiled)
                 progress("compile", done, len(missing))
+        self.seconds += time.monotonic() - start
 
     def _compile(self, program: tuple[str, int]) -> jax.stages.Compiled:
         kind, size = program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,9 @@ import numpy as np
 from runner.attention import best_attention
 from runner.batch import Batch, Step
 from runner.drafts import PromptLookup
-from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
-from runner.models.params import DTYPES, load_params
+from runner.models.params import DTYPES, load_params, params_shape
 from runner.options import EnginePlan, RunnerOptions, plan_engine
 from runner.programs import bucket_of, enable_compilation_cache, token_buckets
 from runner.progress import Progress, no_progress
@@ -35,12 +35,14 @@ class eSurgeRunner:
     sampling parameters between steps, and is told only of what changed.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: DecoderConfig, plan: EnginePlan, params: decoder.Params) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, config: DecoderConfig, plan: EnginePlan, progress: Progress, *, warm_up: bool
+    ) -> None:
         self.checkpoint = checkpoint
         self.config = config
         self.plan = plan
-        self._params = params
         attention = best_attention()
+        weights = {"dtype": DTYPES[plan.dtype], "stacked": not attention.is_cheap_to_compile}
         self._cache = attention.empty_cache(
             plan.layout.num_buffers,
             plan.layout.num_pages,
@@ -58,7 +60,14 @@ class eSurgeRunner:
         )
         self._lookup = PromptLookup(plan.num_speculative_tokens)
         self._latest = jnp.zeros(plan.max_num_samples, jnp.int32)
-        self._programs = step_programs(config, plan, attention, self._batch, params, self._cache, self._latest)
+        self._programs = step_programs(
+            config, plan, attention, self._batch, params_shape(config, **weights), self._cache, self._latest
+        )
+        with ThreadPoolExecutor(1) as beside:
+            compiling = beside.submit(self.warm_up, progress=progress) if warm_up else None
+            self._params = load_params(config, checkpoint, progress=progress, **weights)
+            if compiling is not None:
+                compiling.result()
 
     @classmethod
     def from_pretrained(
@@ -77,15 +86,18 @@ class eSurgeRunner:
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, options: RunnerOptions | None = None, progress: Progress = no_progress
+        cls,
+        checkpoint: Checkpoint,
+        options: RunnerOptions | None = None,
+        progress: Progress = no_progress,
+        *,
+        warm_up: bool = False,
     ) -> eSurgeRunner:
-        """Load the weights of a checkpoint that is open already."""
+        """Load the weights of a checkpoint that is open already; `warm_up` compiles beside it, in the same time."""
         enable_compilation_cache()
         config = decoder_config(checkpoint.config)
         plan = plan_engine(config, options or RunnerOptions())
-        stacked = not best_attention().is_cheap_to_compile
-        params = load_params(config, checkpoint, DTYPES[plan.dtype], progress, stacked=stacked)
-        return cls(checkpoint, config, plan, params)
+        return cls(checkpoint, config, plan, progress, warm_up=warm_up)
 
     @property
     def cache_groups(self) -> CacheGroupsConfig:
@@ -115,6 +127,11 @@ class eSurgeRunner:
     def num_compilations(self) -> int:
         """Programs compiled so far; it stands still once `warm_up` has covered the budget."""
         return self._programs.num_compilations
+
+    @property
+    def compile_seconds(self) -> float:
+        """What `warm_up` has taken."""
+        return self._programs.seconds
 
     def warm_up(self, max_num_batched_tokens: int | None = None, progress: Progress = no_progress) -> None:
         """Compile all that a step of up to `max_num_batched_tokens` tokens (default: the runner's limit) may need."""

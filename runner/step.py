@@ -28,12 +28,12 @@ def step_programs(
     plan: EnginePlan,
     attention: Attention,
     batch: Batch,
-    params: decoder.Params,
+    params_shape: decoder.Params,
     cache: KVCache,
     latest: jax.Array,
 ) -> Programs:
     """The programs "forward" and "sample" for arguments shaped like these; nothing of the arguments is kept."""
-    params_shape, cache_shape, latest_shape = jax.tree.map(_shape, (params, cache, latest))
+    cache_shape, latest_shape = jax.tree.map(_shape, (cache, latest))
     forward = jax.jit(
         partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size), donate_argnums=1
     )

@@ -74,6 +74,20 @@ def load_params(
     return params
 
 
+def params_shape(config: DecoderConfig, dtype: np.dtype, *, stacked: bool) -> Params:
+    """What `load_params` will make: shapes and dtypes without the weights, for programs to be compiled meanwhile."""
+
+    def shape_of(weight: Weight, *leading: int) -> jax.ShapeDtypeStruct:
+        rows = sum(source.shape[0] for source in weight)
+        return jax.ShapeDtypeStruct((*leading, rows, *weight[0].shape[1:]), dtype)
+
+    params: Params = {name: shape_of(weight) for name, weight in _outer_weights(config).items()}
+    leading = (config.num_layers,) if stacked else ()
+    layer = {name: shape_of(weight, *leading) for name, weight in _layer_weights(config).items()}
+    params["layers"] = layer if stacked else [layer] * config.num_layers
+    return params
+
+
 def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
     matrix = (config.vocab_size, config.hidden_size)
     weights: dict[str, Weight] = {

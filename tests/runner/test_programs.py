@@ -10,16 +10,15 @@ from runner.progress import no_progress
 
 @pytest.mark.parametrize(
     ("size", "bucket"),
-    [(1, 8), (8, 8), (9, 16), (17, 32), (33, 48), (48, 48), (49, 64), (65, 96), (97, 128), (1500, 1536), (1537, 2048)],
+    [(1, 8), (8, 8), (9, 16), (17, 32), (33, 64), (65, 96), (96, 96), (97, 128), (129, 256), (1025, 2048)],
 )
-def test_a_size_is_rounded_up_to_two_buckets_a_doubling(size, bucket):
+def test_a_size_is_rounded_up_to_a_power_of_two_or_96(size, bucket):
     assert bucket_of(size) == bucket
 
 
 def test_the_buckets_of_a_budget_end_with_the_one_that_holds_it():
-    assert token_buckets(100) == [8, 16, 32, 48, 64, 96, 128]
-    assert token_buckets(2048)[-3:] == [1024, 1536, 2048]
-    assert len(token_buckets(2048)) == 15
+    assert token_buckets(100) == [8, 16, 32, 64, 96, 128]
+    assert token_buckets(2048) == [8, 16, 32, 64, 96, 128, 256, 512, 1024, 2048]
 
 
 class Lowered:
