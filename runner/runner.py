@@ -41,7 +41,7 @@ class eSurgeRunner:
         self.checkpoint = checkpoint
         self.config = config
         self.plan = plan
-        attention = best_attention()
+        attention = best_attention(plan.kv_cache_dtype)
         weights = {"dtype": DTYPES[plan.dtype], "stacked": not attention.is_cheap_to_compile}
         self._cache = attention.empty_cache(
             plan.layout.num_buffers,

@@ -108,6 +108,6 @@ def test_the_xla_path_gives_the_same_tokens(family, tiny_checkpoint, monkeypatch
     model_type, options = FAMILIES[family]
     folder = tiny_checkpoint(model_type, **options)
     reference = Reference(folder)
-    monkeypatch.setattr("runner.runner.best_attention", XlaAttention)
+    monkeypatch.setattr("runner.runner.best_attention", lambda cache_dtype: XlaAttention())
     runner = eSurgeRunner.from_pretrained(folder, max_num_seqs=8, max_num_batched_tokens=64, num_pages=220)
     check(runner, reference, prompts_of(5, 97, 33), max_num_batched_tokens=64)

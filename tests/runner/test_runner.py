@@ -82,7 +82,8 @@ def test_a_parameter_that_would_be_ignored_is_refused(folder, options):
         generate(runner, PROMPTS, SamplingParams(**options))
 
 
-def test_bfloat16_weights_and_pages_run(folder):
-    runner = eSurgeRunner.from_pretrained(folder, dtype="bfloat16", **OPTIONS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_and_pages_of_half_the_size_run(folder, dtype):
+    runner = eSurgeRunner.from_pretrained(folder, dtype=dtype, **OPTIONS)
     run = generate(runner, PROMPTS, SamplingParams(temperature=0, max_tokens=5), max_num_batched_tokens=64)
     assert [len(r.token_ids) for r in run.results] == [5, 5, 5]

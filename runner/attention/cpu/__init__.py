@@ -17,6 +17,7 @@ import numpy as np
 from runner.attention.interface import KVCache, Place, RaggedBatch
 
 LIBRARY = Path(__file__).with_name("_native.so")
+CACHE_DTYPES = ("float32", "bfloat16")
 _LANE = 16
 _TARGET = "esurge_attention"
 
