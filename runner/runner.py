@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -150,6 +151,7 @@ class eSurgeRunner:
         One more step may be dispatched before that is called (the scheduler's `async_scheduling`): the tokens that it
         continues stay on the device.
         """
+        start = time.perf_counter()
         self._batch.apply(scheduler_output)
         for req_id in scheduler_output.finished_req_ids:
             self._lookup.forget(req_id)
@@ -161,30 +163,32 @@ class eSurgeRunner:
         forward, sample = self._programs.get("forward", bucket), self._programs.get("sample", num_samples)
         hidden, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
         sampled, self._latest = sample(self._params, hidden, step.sampling)
-        return partial(self._collect, step, sampled)
+        is_decoding = scheduler_output.total_num_scheduled_tokens == step.num_samples.sum()
+        return partial(self._collect, step, sampled, is_decoding, start)
 
-    def _collect(self, step: Step, sampled: Sampled) -> ModelRunnerOutput:
+    def _collect(self, step: Step, sampled: Sampled, is_decoding: bool, start: float) -> ModelRunnerOutput:
         accepted = _accepted(step, np.asarray(sampled.token_id))
+        if is_decoding:
+            self._lookup.costs.observe(len(step.tokens.ids), time.perf_counter() - start)
         self._batch.append(step, accepted)
         return ModelRunnerOutput(
             req_ids=step.req_ids,
             req_id_to_index={req_id: i for i, req_id in enumerate(step.req_ids)},
             sampled_token_ids=accepted,
-            spec_token_ids=self._propose(step, accepted),
+            spec_token_ids=self._propose(step, accepted, is_decoding),
             logprobs=_logprobs(step, sampled, accepted),
         )
 
-    def _propose(self, step: Step, accepted: list[list[int]]) -> list[list[int]] | None:
+    def _propose(self, step: Step, accepted: list[list[int]], is_decoding: bool) -> list[list[int]] | None:
         """Drafts for the next step, for each request that sampled in this one."""
         if not self.plan.num_speculative_tokens:
             return None
         for req_id, drafts, tokens in zip(step.req_ids, step.drafts, accepted, strict=True):
             if drafts:
                 self._lookup.observe(req_id, len(drafts), len(tokens) - 1)
-        return [
-            self._lookup.propose(req_id, self._batch.token_ids_of(req_id)) if tokens else []
-            for req_id, tokens in zip(step.req_ids, accepted, strict=True)
-        ]
+        sampled = [req_id for req_id, tokens in zip(step.req_ids, accepted, strict=True) if tokens]
+        proposed = self._lookup.propose([(req_id, self._batch.token_ids_of(req_id)) for req_id in sampled], is_decoding)
+        return [proposed.get(req_id, []) for req_id in step.req_ids]
 
 
 def _accepted(step: Step, token_ids: np.ndarray) -> list[list[int]]:
