@@ -119,7 +119,7 @@ def _counts(status: Status, rates: Rates) -> list[tuple[str, str]]:
     totals, stats = status.totals, status.scheduler
     hits = 100 * stats.num_cached_tokens / max(stats.num_prompt_tokens, 1)
     used = 100 * stats.num_used_pages / max(stats.num_pages, 1)
-    return [
+    counts = [
         ("running", f"{stats.num_running:,}"),
         ("waiting", f"{stats.num_waiting:,}"),
         ("done", f"{totals.num_done:,}"),
@@ -130,6 +130,10 @@ def _counts(status: Status, rates: Rates) -> list[tuple[str, str]]:
         ("prefix hits", f"{hits:.0f} %"),
         ("preemptions", f"{stats.num_preemptions:,}"),
     ]
+    if stats.num_draft_tokens:
+        accepted = 100 * stats.num_accepted_tokens / stats.num_draft_tokens
+        counts.append(("drafts accepted", f"{accepted:.0f} %"))
+    return counts
 
 
 class PlainDisplay(Display):
@@ -264,8 +268,8 @@ def _grid(status: Status, rates: Rates) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    running, waiting, done, failed, prompt, output, pages, hits, preemptions = _counts(status, rates)
-    lines = (running, done, prompt, pages, preemptions), (waiting, failed, output, hits)
+    running, waiting, done, failed, prompt, output, pages, hits, preemptions, *drafts = _counts(status, rates)
+    lines = (running, done, prompt, pages, preemptions), (waiting, failed, output, hits, *drafts)
     grid = Table.grid(padding=(0, 2))
     for _ in lines[0]:
         grid.add_column(no_wrap=True, style="dim")

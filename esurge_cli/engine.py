@@ -48,6 +48,18 @@ class Engine:
             **_scheduler_options(options),
         )
 
+    def identity(self, options: EngineOptions) -> dict[str, Any]:
+        """What of the engine the text of a row depends on, by name, as JSON values."""
+        plan = self.runner.plan
+        return {
+            "model": self.checkpoint.name,
+            "revision": options.revision,
+            "tokenizer": options.tokenizer,
+            "dtype": plan.dtype,
+            "kv_cache_dtype": plan.kv_cache_dtype,
+            "max_model_len": self.runner.max_model_len,
+        }
+
     def describe(self, options: EngineOptions) -> list[str]:
         """What was chosen, in a few lines for people."""
         runner = self.runner

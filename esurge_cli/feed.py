@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from esurge_cli.prepare import Outcome
+from esurge_cli.results.result import KeptRow
 from esurge_cli.rows.row import Row, RowError
 
 _MAX_READ = 256
@@ -25,9 +26,15 @@ class Feed(Protocol):
     def is_exhausted(self) -> bool:
         """Whether all rows were taken."""
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why there are no more, where it is not that all were read."""
+
 
 class ListFeed:
     """Rows that are all there."""
+
+    error = None
 
     def __init__(self, rows: Iterable[Outcome]) -> None:
         self._rows = list(rows)[::-1]
@@ -40,21 +47,22 @@ class ListFeed:
         return not self._rows
 
 
+_Read = Row | RowError | KeptRow
+
+
 class ThreadedFeed:
     """One thread reads rows and one prepares what it finds read, so that a slow input holds up no row that is here.
 
-    What a thread raises is raised again by `take`. The threads are daemons: a read that never returns must not keep
-    the program from ending.
+    What a thread raises is kept in `error`, after the rows before it. The threads are daemons: a read that never
+    returns must not keep the program from ending.
     """
 
-    def __init__(
-        self, rows: Iterator[Row | RowError], prepare: Callable[[list[Row | RowError]], list[Outcome]]
-    ) -> None:
-        self._read: queue.Queue[Row | RowError | None] = queue.Queue(_MAX_READ)
+    def __init__(self, rows: Iterator[_Read], prepare: Callable[[list[_Read]], list[Outcome]]) -> None:
+        self._read: queue.Queue[_Read | None] = queue.Queue(_MAX_READ)
         self._prepared: queue.Queue[Outcome | None] = queue.Queue(_MAX_PREPARED)
         self._rows = rows
         self._prepare = prepare
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._closed = False
         self.is_exhausted = False
         for work in (self._read_all, self._prepare_all):
@@ -69,8 +77,6 @@ class ThreadedFeed:
             return None
         if outcome is None:
             self.is_exhausted = True
-            if self._error is not None:
-                raise self._error
         return outcome
 
     def close(self) -> None:
@@ -87,7 +93,7 @@ class ThreadedFeed:
                 if self._closed:
                     return
         except BaseException as error:
-            self._error = error
+            self.error = error
         self._read.put(None)
 
     def _prepare_all(self) -> None:
@@ -98,12 +104,12 @@ class ThreadedFeed:
                     if self._closed:
                         return
         except BaseException as error:
-            self._error = error
+            self.error = error
         self._prepared.put(None)
 
-    def _rows_that_are_read(self) -> list[Row | RowError]:
+    def _rows_that_are_read(self) -> list[_Read]:
         """At least one, unless the input is at its end."""
-        rows: list[Row | RowError] = []
+        rows: list[_Read] = []
         while len(rows) < _BATCH:
             row = self._read.get() if not rows else self._next_read()
             if row is None:
@@ -111,7 +117,7 @@ class ThreadedFeed:
             rows.append(row)
         return rows
 
-    def _next_read(self) -> Row | RowError | None:
+    def _next_read(self) -> _Read | None:
         try:
             row = self._read.get_nowait()
         except queue.Empty:

@@ -8,7 +8,8 @@ from typing import Protocol
 from esurge_cli.feed import Feed
 from esurge_cli.generation import Generation, Sample
 from esurge_cli.prepare import Outcome, PreparedRow, SkippedRow
-from esurge_cli.results.flat import FlatLines
+from esurge_cli.results.lines import Lines
+from esurge_cli.results.result import KeptRow, Status
 from esurge_cli.results.writer import Writer
 from esurge_cli.rows.row import RowError
 from esurge_cli.text.detokenizer import TokenTexts
@@ -37,8 +38,8 @@ class Loop:
     """Generates the rows of `feed`, and writes each once all its samples are done.
 
     `max_rows` bounds the rows in flight. `stop_token_ids` are the model's own. With `is_async`, which the scheduler
-    must be too, the runner is always given a step before the last one is read. `is_stopping` is asked before each
-    step; `after_step` is called after each, and while rows are awaited.
+    must be too, the runner is always given a step before the last one is read. Before each step it is asked whether
+    rows may still begin, and whether to stop; `after_step` is called after each, and while rows are awaited.
     """
 
     def __init__(
@@ -47,11 +48,12 @@ class Loop:
         scheduler: Scheduler,
         feed: Feed,
         writer: Writer,
-        lines: FlatLines,
+        lines: Lines,
         texts: TokenTexts,
         stop_token_ids: list[int],
         max_rows: int,
         is_async: bool = False,
+        is_taking: Callable[[], bool] = lambda: True,
         is_stopping: Callable[[], bool] = lambda: False,
         after_step: Callable[[Totals], None] = lambda totals: None,
     ) -> None:
@@ -65,6 +67,7 @@ class Loop:
         self._max_rows = max_rows
         self._is_async = is_async
         self._ahead: tuple[SchedulerOutput, Callable[[], ModelRunnerOutput]] | None = None
+        self._is_taking = is_taking
         self._is_stopping = is_stopping
         self._after_step = after_step
         self._in_flight: dict[str, tuple[Generation, Sample]] = {}
@@ -73,16 +76,25 @@ class Loop:
         self.totals = Totals()
 
     def run(self) -> bool:
-        """Whether all rows were written; False where it was stopped before."""
+        """Whether all rows were written; False where it was stopped before.
+
+        Raises what has kept the feed from reading on, once the rows before that are written.
+        """
         while not self._is_stopping():
-            self._take_rows()
+            if self._is_taking():
+                self._take_rows()
             if self._scheduler.get_num_unfinished_requests():
                 self._step()
-            elif self._feed.is_exhausted:
-                return True
+            elif self._feed.is_exhausted or not self._is_taking():
+                break
             self._writer.flush()
             self._after_step(self.totals)
-        return False
+        if self._feed.error is not None and self._is_taking():
+            raise self._feed.error
+        return self._is_complete()
+
+    def _is_complete(self) -> bool:
+        return self._feed.is_exhausted and not self._scheduler.get_num_unfinished_requests()
 
     def _step(self) -> None:
         scheduler_output = self._scheduler.schedule()
@@ -127,7 +139,9 @@ class Loop:
             self._add(Generation(outcome, self._texts))
         elif isinstance(outcome, SkippedRow):
             self.totals.num_skipped += 1
-            self._writer.write(outcome.index, b"")
+            self._writer.write(outcome.index, b"", Status.LEFT_OUT)
+        elif isinstance(outcome, KeptRow):
+            self._writer.write(outcome.index, outcome.lines, outcome.status)
         else:
             self._write_error(outcome)
 
@@ -166,8 +180,9 @@ class Loop:
             self._write_error(generation.error)
             return
         results = generation.results()
-        self.totals.add(results)
-        self._writer.write(generation.prepared.row.index, self._lines.of_results(results))
+        is_cut = self.totals.add(results)
+        status = Status.CUT if is_cut else Status.GOOD
+        self._writer.write(generation.prepared.row.index, self._lines.of_results(results), status)
 
     def _drop(self, generation: Generation) -> None:
         ids = [sample.request_id for sample in generation.samples if sample.request_id in self._in_flight]
@@ -177,4 +192,4 @@ class Loop:
 
     def _write_error(self, error: RowError) -> None:
         self.totals.errors[error.type] += 1
-        self._writer.write(error.index, self._lines.of_error(error))
+        self._writer.write(error.index, self._lines.of_error(error), Status.FAILED)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from esurge_cli.flags import PATH, Flag, Kind
+from esurge_cli.limits import MaxErrors
+from esurge_cli.results.result import Status
 from esurge_cli.sizes import parse_count, parse_memory
 
 
@@ -33,11 +35,21 @@ def choice(*names: str) -> Kind:
     return Kind("|".join(names), parse)
 
 
+def _retried(text: str) -> frozenset[Status]:
+    names = [name.strip() for name in text.split(",")]
+    if not set(names) <= _RETRIED.keys():
+        raise ValueError("it must be error, length, or error,length")
+    return frozenset(_RETRIED[name] for name in names)
+
+
+_RETRIED = {"error": Status.FAILED, "length": Status.CUT}
+
 COUNT = Kind("N", parse_count)
 TOKENS = Kind("TOKENS", parse_count)
 REAL = Kind("X", _real)
 INTEGER = Kind("N", _integer)
 SIZE = Kind("SIZE", parse_memory)
+RETRY = Kind("error|length", _retried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +147,43 @@ class InputOptions:
     ] = "error"
     limit: Annotated[int | None, Flag("Read this many rows only.", COUNT)] = None
 
+    def of_prompts(self) -> dict[str, Any]:
+        """Those that a row's prompt depends on, by name, as JSON values."""
+        names = ("prompt_field", "messages_field", "chat", "system_prompt", "on_too_long")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """Of what is written, and where."""
 
-    output: Annotated[Path | None, Flag("File to write.", PATH, ("-o",), shown_default="standard output")] = None
-    overwrite: Annotated[bool, Flag("Replace the file if it exists.")] = False
+    output: Annotated[
+        str | None,
+        Flag(
+            "File to write, compressed if it is named .gz, .zst, .bz2 or .xz; or a folder for shards.",
+            Kind("FILE"),
+            ("-o",),
+            shown_default="standard output",
+        ),
+    ] = None
+    output_format: Annotated[
+        str,
+        Flag(
+            "auto goes by the name, and is openai for such input.", choice("auto", "jsonl", "openai", "parquet", "text")
+        ),
+    ] = "auto"
+    overwrite: Annotated[bool, Flag("Replace the output if it exists.")] = False
+    resume: Annotated[bool, Flag("Go on with the output of a run that was stopped, or begin it.")] = False
+    retry: Annotated[
+        frozenset[Status] | None, Flag("With --resume: make rows again that ended so: error, length, or both.", RETRY)
+    ] = None
+    shard_rows: Annotated[
+        int | None, Flag("Write a folder of files of this many rows each.", COUNT, shown_default="100000 for a folder")
+    ] = None
+    max_errors: Annotated[
+        MaxErrors | None,
+        Flag("Give up when more rows than this have failed, or this share of them.", Kind("N|P%", MaxErrors.parse)),
+    ] = None
     unordered: Annotated[bool, Flag("Leave rows in the order in which they finish.")] = False
     return_token_ids: Annotated[bool, Flag("Add token_ids.")] = False
     include_prompt: Annotated[bool, Flag("Add the prompt, as the row has it.")] = False
@@ -151,3 +193,7 @@ class OutputOptions:
     ] = field(default_factory=list)
     summary: Annotated[Path | None, Flag("File for the run's totals as JSON.", PATH)] = None
     progress: Annotated[str, Flag("How progress is shown on stderr.", choice("auto", "rich", "plain", "none"))] = "auto"
+
+    def of_lines(self) -> dict[str, Any]:
+        """Those that a row's lines depend on, by name, as JSON values."""
+        return {name: getattr(self, name) for name in ("return_token_ids", "include_prompt", "keep_fields")}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from esurge_cli.results.result import KeptRow
 from esurge_cli.rows.row import ErrorType, Row, RowError, RowFault
 from esurge_cli.sampling import SamplingDefaults
 from esurge_cli.text.prompts import PromptEncoder
@@ -37,7 +38,7 @@ class SkippedRow:
     index: int
 
 
-Outcome = PreparedRow | RowError | SkippedRow
+Outcome = PreparedRow | RowError | SkippedRow | KeptRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Preparer:
     max_model_len: int
     on_too_long: TooLong = TooLong.ERROR
 
-    def __call__(self, rows: Sequence[Row | RowError]) -> list[Outcome]:
+    def __call__(self, rows: Sequence[Row | RowError | KeptRow]) -> list[Outcome]:
         """Each row's outcome, in order; what is wrong with a row is its outcome."""
         good = [row for row in rows if isinstance(row, Row)]
         encoded = iter(self.encoder.encode(good))

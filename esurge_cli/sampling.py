@@ -78,6 +78,17 @@ class SamplingDefaults:
             params.seed = derived_seed(self.seed, index)
         return params
 
+    def draws_by_index(self, own: Mapping[str, Any]) -> bool:
+        """Whether a row's random numbers derive from its index: it is not greedy, and has no seed of its own."""
+        temperature = own.get("temperature")
+        is_greedy = (self.values.get("temperature") if temperature is None else temperature) == 0
+        return not is_greedy and own.get("seed") is None
+
+    def num_samples(self, own: Mapping[str, Any]) -> int:
+        """How many samples a good row has."""
+        n = own.get("n")
+        return int(self.values.get("n", 1) if n is None else n)
+
     def describe(self) -> str:
         """What is in force where a row says nothing, for the header."""
         params = _params(self.values)

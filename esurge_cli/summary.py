@@ -10,19 +10,24 @@ from typing import Any
 import orjson
 
 from esurge_cli.errors import RunFailed
+from esurge_cli.results.result import Status
 from esurge_cli.sizes import show_time
 from esurge_cli.totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Totals, seconds (of loading, compiling and generating), and the settings in force, by their flags' names."""
+    """Totals, seconds (of loading, compiling and generating), and the settings in force, by their flags' names.
+
+    `resume` is the command that goes on, where the run has stopped before its end.
+    """
 
     totals: Totals
     load_seconds: float
     compile_seconds: float
     generate_seconds: float
     settings: Mapping[str, Any]
+    resume: str | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -45,6 +50,8 @@ class Summary:
                 "ok": totals.num_good,
                 "failed": totals.num_failed,
                 "skipped": totals.num_skipped,
+                "kept": totals.kept.total(),
+                "kept_failed": totals.kept[Status.FAILED],
                 "cut_by_length": totals.num_cut,
                 "failed_by_reason": {str(reason): count for reason, count in sorted(totals.errors.items())},
             },
@@ -60,6 +67,7 @@ class Summary:
             },
             "output_tokens_per_second": round(self.tokens_per_second, 2),
             "settings": dict(self.settings),
+            "resume": self.resume,
         }
 
     def write(self, path: Path) -> None:
@@ -78,4 +86,7 @@ class Summary:
             parts.append(f"{totals.num_failed:,} failed ({reasons})")
         if totals.num_skipped:
             parts.append(f"{totals.num_skipped:,} skipped as too long")
+        if totals.kept:
+            failed = f" ({totals.kept[Status.FAILED]:,} failed)" if totals.kept[Status.FAILED] else ""
+            parts.append(f"{totals.kept.total():,} kept from before{failed}")
         return parts

@@ -5,18 +5,22 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from esurge_cli.display import Status
+from esurge_cli import display
 from esurge_cli.feed import ListFeed
 from esurge_cli.generation import Generation
 from esurge_cli.loop import Loop, Runner
 from esurge_cli.prepare import Outcome
 from esurge_cli.results.flat import FlatLines
+from esurge_cli.results.result import Status
+from esurge_cli.rows.row import Row, RowError
 from esurge_cli.text.detokenizer import TokenTexts
 from scheduler import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from scheduler.stats import SchedulerStats
 
 if TYPE_CHECKING:
     from esurge_cli.engine import Engine
@@ -49,12 +53,14 @@ class Measurement:
     step_ms: dict[str, float]
     host_share: float
     num_preemptions: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
     peak_rss_bytes: int
     model_flops_per_second: float
 
 
 def measure(
-    engine: Engine, options: EngineOptions, rows: Sequence[Outcome], watch: Callable[[Status], None]
+    engine: Engine, options: EngineOptions, rows: Sequence[Outcome], watch: Callable[[display.Status], None]
 ) -> Measurement:
     """Generate all rows, which are prepared already; results go nowhere. `watch` is called after each step.
 
@@ -72,7 +78,7 @@ def measure(
         engine.stop_token_ids,
         max_rows=len(rows),
         is_async=options.async_scheduling,
-        after_step=lambda totals: watch(Status(totals, scheduler.get_stats(), len(rows))),
+        after_step=lambda totals: watch(display.Status(totals, scheduler.get_stats(), len(rows))),
     )
     num_compiled = engine.runner.num_compilations
     start = time.perf_counter()
@@ -81,7 +87,7 @@ def measure(
     engine.runner.run(scheduler.schedule())  # it is told of the last to finish, and is free for another scheduler
     assert engine.runner.num_compilations == num_compiled, "something was compiled while it was measured"
     flops = engine.runner.config.flops_per_token() * loop.num_computed_tokens / seconds
-    return _measurement(loop, scheduler.get_stats().num_preemptions, seconds, flops)
+    return _measurement(loop, scheduler.get_stats(), seconds, flops)
 
 
 class TimedLoop(Loop):
@@ -142,9 +148,15 @@ class _TimedRunner:
 
 
 class _NoWriter:
-    num_held = 0
+    num_held = num_changed = 0
 
-    def write(self, index: int, lines: bytes) -> None:
+    def __init__(self) -> None:
+        self.kept: Counter[Status] = Counter()
+
+    def admit(self, row: Row | RowError) -> Row | RowError:
+        return row
+
+    def write(self, index: int, lines: bytes, status: Status) -> None:
         pass
 
     def flush(self) -> None:
@@ -154,7 +166,7 @@ class _NoWriter:
         pass
 
 
-def _measurement(loop: TimedLoop, num_preemptions: int, seconds: float, flops: float) -> Measurement:
+def _measurement(loop: TimedLoop, stats: SchedulerStats, seconds: float, flops: float) -> Measurement:
     totals = loop.totals
     return Measurement(
         num_rows=totals.num_done,
@@ -170,7 +182,9 @@ def _measurement(loop: TimedLoop, num_preemptions: int, seconds: float, flops: f
         itl_ms=_percentiles(loop.between_seconds),
         step_ms=_percentiles(loop.step_seconds),
         host_share=1 - sum(loop.step_seconds) / seconds,
-        num_preemptions=num_preemptions,
+        num_preemptions=stats.num_preemptions,
+        num_draft_tokens=stats.num_draft_tokens,
+        num_accepted_tokens=stats.num_accepted_tokens,
         peak_rss_bytes=peak_rss(),
         model_flops_per_second=flops,
     )

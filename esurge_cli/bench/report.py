@@ -26,6 +26,7 @@ _COLUMNS = (
     "host",
     "cached",
     "preempted",
+    "accepted",
     "GFLOP/s",
     "peak memory",
 )
@@ -56,9 +57,17 @@ def _cells(measured: Measurement) -> list[str]:
         f"{100 * measured.host_share:.1f} %",
         f"{100 * cached:.0f} %",
         f"{measured.num_preemptions:,}",
+        _accepted(measured),
         f"{measured.model_flops_per_second / 1e9:,.0f}",
         show_bytes(measured.peak_rss_bytes),
     ]
+
+
+def _accepted(measured: Measurement) -> str:
+    """The share of draft tokens that were accepted."""
+    if not measured.num_draft_tokens:
+        return "-"
+    return f"{100 * measured.num_accepted_tokens / measured.num_draft_tokens:.0f} %"
 
 
 def _two(percentiles: Mapping[str, float]) -> str:

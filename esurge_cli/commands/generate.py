@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from esurge_cli.errors import RunFailed
 from esurge_cli.flags import with_flags
 from esurge_cli.options import EngineOptions, InputOptions, OutputOptions, SamplingFlags
+from esurge_cli.rows.row import Row
 
 if TYPE_CHECKING:
     from esurge_cli.display import Display
@@ -20,9 +25,13 @@ if TYPE_CHECKING:
     from esurge_cli.interrupt import Interrupt
     from esurge_cli.loop import Loop
     from esurge_cli.prepare import Preparer
+    from esurge_cli.results.file_writer import Rules
+    from esurge_cli.results.lines import Lines
+    from esurge_cli.results.target import Target
     from esurge_cli.results.writer import Writer
     from esurge_cli.rows.source import Source
     from esurge_cli.sampling import SamplingDefaults
+    from esurge_cli.totals import Totals
 
 EXIT_ERROR_ROWS = 3
 
@@ -47,7 +56,8 @@ def generate(
     A row is a JSON object with a prompt (text or token ids) or messages, and if it likes an id and sampling
     parameters of its own, by OpenAI's and vLLM's names: max_tokens, temperature, top_p, top_k, min_p, seed, stop, n.
 
-    Exit status: 0 all rows are fine, 1 the run failed, 2 usage, 3 some rows are errors, 130 interrupted.
+    Exit status: 0 all rows are fine, 1 the run failed, 2 usage, 3 some rows are errors, 130 interrupted, 143 ended by
+    SIGTERM.
     """
     raise typer.Exit(Job(inputs or [], reading, output, sampling, engine).run())
 
@@ -69,10 +79,10 @@ class Job:
         from esurge_cli.engine import load_engine
 
         source = self._open_source()
-        self._check()
+        target = self._check()
         with closing(make_display(self.output.progress)) as display:
             engine = load_engine(self.engine_options, display)
-            return self._generate(source, engine, display)
+            return self._generate(source, target, engine, display)
 
     def _open_source(self) -> Source:
         from esurge_cli.rows.fields import FieldNames
@@ -81,14 +91,13 @@ class Job:
         names = FieldNames(self.reading.prompt_field, self.reading.messages_field, self.reading.id_field)
         return Source(self.inputs, names, self.reading.limit)
 
-    def _check(self) -> None:
+    def _check(self) -> Target:
         from esurge_cli.engine import check_options
-        from esurge_cli.results.writer import check_output
+        from esurge_cli.results.target import Target
 
         self._defaults({})
         check_options(self.engine_options)
-        if self.output.output is not None:
-            check_output(self.output.output, self.output.overwrite)
+        return Target.of(self.output, input_is_openai=False)
 
     def _defaults(self, generation_config: dict[str, Any]) -> SamplingDefaults:
         from esurge_cli.sampling import SamplingDefaults
@@ -99,29 +108,29 @@ class Job:
         except ValueError as error:
             raise UserError(str(error)) from error
 
-    def _generate(self, source: Source, engine: Engine, display: Display) -> int:
+    def _generate(self, source: Source, target: Target, engine: Engine, display: Display) -> int:
         from esurge_cli.feed import ThreadedFeed
-        from esurge_cli.interrupt import EXIT_STATUS, Interrupt
-        from esurge_cli.results.writer import make_writer
+        from esurge_cli.interrupt import Interrupt
 
         defaults = self._defaults(engine.checkpoint.generation_config)
         self._show_settings(engine, defaults, display)
-        output = self.output
-        writer = make_writer(output.output, output.overwrite, not output.unordered, display.paused)
+        lines = self._lines(engine, target)
+        rules = self._rules(engine, defaults, target, lines)
+        for change in target.changed_settings(rules.settings):
+            display.note(f"{change}: rows that were generated before will be generated again")
+        writer = target.writer(rules, display.paused)
         threading.Thread(target=self._count_rows, args=(source,), daemon=True).start()
-        with closing(ThreadedFeed(source.rows(), self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
-            loop = self._loop(engine, feed, writer, display, interrupt)
-            start = time.monotonic()
-            is_complete = False
-            try:
-                is_complete = loop.run()
-            finally:
-                writer.close(is_complete)
-        self._conclude(engine, loop, time.monotonic() - start, display)
-        if not is_complete:
-            display.note("interrupted; the rows that were finished are written")
-            return EXIT_STATUS
-        return EXIT_ERROR_ROWS if loop.totals.num_failed else 0
+        rows = (admitted for row in source.rows() if (admitted := writer.admit(row)) is not None)
+        with closing(ThreadedFeed(rows, self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
+            loop = self._loop(engine, feed, writer, lines, display, interrupt)
+            run = Run(loop, writer)
+            run.go()
+        self._conclude(engine, run, target, display)
+        if run.failure is not None:
+            raise run.failure
+        if not run.is_complete:
+            return interrupt.exit_status
+        return EXIT_ERROR_ROWS if loop.totals.has_failed_rows else 0
 
     def _show_settings(self, engine: Engine, defaults: SamplingDefaults, display: Display) -> None:
         from esurge_cli.sampling import ignored_of_model
@@ -142,43 +151,122 @@ class Job:
         encoder = PromptEncoder(engine.tokenizer, engine.runner.config.vocab_size, chat)
         return Preparer(encoder, defaults, engine.runner.max_model_len, TooLong(self.reading.on_too_long))
 
-    def _loop(self, engine: Engine, feed: Feed, writer: Writer, display: Display, interrupt: Interrupt) -> Loop:
-        from esurge_cli.display import Status
-        from esurge_cli.loop import Loop
+    def _lines(self, engine: Engine, target: Target) -> Lines:
         from esurge_cli.results.flat import FlatLines
+        from esurge_cli.results.target import Format
+        from esurge_cli.results.text import TextLines
         from esurge_cli.text.detokenizer import TokenTexts
 
-        texts = TokenTexts(engine.tokenizer)
-        scheduler = engine.scheduler(self.engine_options)
-        lines = FlatLines(
-            texts.alone,
+        if target.format is Format.TEXT:
+            return TextLines()
+        return FlatLines(
+            TokenTexts(engine.tokenizer).alone,
             return_token_ids=self.output.return_token_ids,
             include_prompt=self.output.include_prompt,
             keep_fields=[name for names in self.output.keep_fields for name in names.split(",")],
             id_field=self.reading.id_field,
         )
+
+    def _rules(self, engine: Engine, defaults: SamplingDefaults, target: Target, lines: Lines) -> Rules:
+        from esurge_cli.results.file_writer import Rules
+        from esurge_cli.results.fingerprint import Fingerprints
+
+        settings = {
+            **engine.identity(self.engine_options),
+            **self.reading.of_prompts(),
+            **defaults.values,
+            "seed": defaults.seed,
+            **self.output.of_lines(),
+            "output_format": target.format,
+        }
+        return Rules(
+            lines,
+            settings,
+            Fingerprints(settings, defaults),
+            num_lines=lambda row: lines.num_lines(defaults.num_samples(row.sampling)) if isinstance(row, Row) else 1,
+            ordered=not self.output.unordered,
+            overwrite=self.output.overwrite,
+            resume=self.output.resume,
+            retry=self.output.retry or frozenset(),
+        )
+
+    def _loop(
+        self, engine: Engine, feed: Feed, writer: Writer, lines: Lines, display: Display, interrupt: Interrupt
+    ) -> Loop:
+        from esurge_cli.display import Status
+        from esurge_cli.loop import Loop
+        from esurge_cli.text.detokenizer import TokenTexts
+
+        scheduler = engine.scheduler(self.engine_options)
+        max_errors = self.output.max_errors
+
+        def after_step(totals: Totals) -> None:
+            totals.kept = writer.kept
+            display.update(Status(totals, scheduler.get_stats(), self.num_rows))
+            if max_errors is not None:
+                max_errors.check(totals)
+
         return Loop(
             engine.runner,
             scheduler,
             feed,
             writer,
             lines,
-            texts,
+            TokenTexts(engine.tokenizer),
             engine.stop_token_ids,
             max_rows=_ROWS_PER_SEQUENCE * engine.runner.max_num_seqs,
             is_async=self.engine_options.async_scheduling,
-            is_stopping=lambda: interrupt.is_set,
-            after_step=lambda totals: display.update(Status(totals, scheduler.get_stats(), self.num_rows)),
+            is_taking=interrupt.is_taking,
+            is_stopping=interrupt.is_stopping,
+            after_step=after_step,
         )
 
-    def _conclude(self, engine: Engine, loop: Loop, seconds: float, display: Display) -> None:
+    def _conclude(self, engine: Engine, run: Run, target: Target, display: Display) -> None:
         from esurge_cli.summary import Summary
 
+        totals = run.loop.totals
         settings = asdict(self.reading) | self.sampling.given() | asdict(self.engine_options)
-        summary = Summary(loop.totals, engine.load_seconds, engine.compile_seconds, seconds, settings)
+        resume = None if run.is_complete or target.is_pipe else resume_command(sys.argv)
+        summary = Summary(totals, engine.load_seconds, engine.compile_seconds, run.seconds, settings, resume)
         display.footer(summary.lines())
-        if loop.totals.num_failed:
-            rows = "1 row" if loop.totals.num_failed == 1 else f"{loop.totals.num_failed:,} rows"
+        if totals.num_failed:
+            rows = "1 row" if totals.num_failed == 1 else f"{totals.num_failed:,} rows"
             display.note(f"{rows} failed; the output says why")
+        if run.writer.num_changed:
+            display.note(f"{run.writer.num_changed:,} rows or their settings have changed; they were generated again")
+        if not run.is_complete and run.failure is None:
+            display.note("interrupted; the rows that were finished are written")
+        if resume is not None:
+            display.note(f"to go on: {resume}")
         if self.output.summary is not None:
             summary.write(self.output.summary)
+
+
+@dataclass(slots=True)
+class Run:
+    """The loop from its beginning to its end, whichever way it ends. `failure` is what has ended it, if anything."""
+
+    loop: Loop
+    writer: Writer
+    is_complete: bool = False
+    failure: RunFailed | None = None
+    seconds: float = 0.0
+
+    def go(self) -> None:
+        start = time.monotonic()
+        try:
+            try:
+                self.is_complete = self.loop.run()
+            finally:
+                self.loop.totals.kept = self.writer.kept
+                self.writer.close(self.is_complete)
+        except RunFailed as failure:
+            self.failure = self.failure or failure
+            self.is_complete = False
+        self.seconds = time.monotonic() - start
+
+
+def resume_command(arguments: Sequence[str]) -> str:
+    """What goes on where the command of these `arguments` has stopped."""
+    rest = [argument for argument in arguments[1:] if argument not in ("--overwrite", "--resume")]
+    return shlex.join(["esurge", *rest, "--resume"])

@@ -9,11 +9,14 @@ from typing import Any
 
 import orjson
 
-from esurge_cli.results.result import Result, Usage
+from esurge_cli.results.lines import Origin
+from esurge_cli.results.result import Result, Status, Usage
 from esurge_cli.rows.row import Chat, Row, RowError
 from scheduler.output import TokenLogprobs
 
 ALL = "all"
+
+_STATUSES = {"error": Status.FAILED, "length": Status.CUT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,21 @@ class FlatLines:
     include_prompt: bool = False
     keep_fields: Sequence[str] = ()
     id_field: str = "id"
+
+    @staticmethod
+    def read_origin(line: bytes) -> Origin:
+        values = orjson.loads(line)
+        try:
+            status = _STATUSES.get(values["finish_reason"], Status.GOOD)
+            return Origin(int(values["index"]), values["id"], status)
+        except (KeyError, TypeError) as error:
+            raise ValueError("not a line of results") from error
+
+    def num_lines(self, num_samples: int) -> int:
+        return num_samples
+
+    def renumbered(self, lines: bytes, index: int) -> bytes:
+        return b"".join(_line(orjson.loads(line) | {"index": index}) for line in lines.splitlines())
 
     def of_results(self, results: Sequence[Result]) -> bytes:
         """One line a sample."""

@@ -1,12 +1,24 @@
-"""One sample of one row, finished."""
+"""What has become of a row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from esurge_cli.rows.row import Row
 from scheduler import FinishReason
 from scheduler.output import TokenLogprobs
+
+
+class Status(IntEnum):
+    """How a row ended."""
+
+    GOOD = 0
+    CUT = 1
+    """Good, but at least a sample of it was ended by its length."""
+    FAILED = 2
+    LEFT_OUT = 3
+    """As the user wants rows of its kind to be: it has no lines."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,7 +32,7 @@ class Usage:
 
 @dataclass(slots=True, frozen=True)
 class Result:
-    """`stop_reason` is the stop string or the token of `stop_token_ids` that ended it."""
+    """One sample, finished. `stop_reason` is the stop string or the token of `stop_token_ids` that ended it."""
 
     row: Row
     sample: int
@@ -30,3 +42,12 @@ class Result:
     usage: Usage
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
+
+
+@dataclass(slots=True, frozen=True)
+class KeptRow:
+    """A row whose `lines` an earlier run has made, when it had another index."""
+
+    index: int
+    lines: bytes
+    status: Status

@@ -73,7 +73,7 @@ class EchoRunner:
 
     @property
     def plan(self) -> Any:
-        return SimpleNamespace(dtype="float32")
+        return SimpleNamespace(dtype="float32", kv_cache_dtype="float32")
 
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         return self.dispatch(output)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from esurge_cli.app import app
 from esurge_cli.bench.measure import measure
+from esurge_cli.bench.report import table
 from esurge_cli.bench.sweep import by_engine, swept_fields
 from esurge_cli.bench.workload import random_rows
 from esurge_cli.options import EngineOptions
@@ -101,6 +103,12 @@ def test_each_budget_is_a_line_of_the_table_and_of_the_json(monkeypatch: pytest.
     runs = json.loads(path.read_text())
     assert [run["options"]["max_num_batched_tokens"] for run in runs] == [8, 32]
     assert runs[0]["measured"]["num_steps"] > runs[1]["measured"]["num_steps"]
+
+
+def test_accepted_drafts_are_told() -> None:
+    measured = replace(measure(make_engine(), EngineOptions(), ROWS, watch), num_draft_tokens=8, num_accepted_tokens=6)
+    (cells,) = [column.cells for column in table([], [({}, measured)]).columns if column.header == "accepted"]
+    assert list(cells) == ["75 %"]
 
 
 def test_a_switch_is_swept_by_giving_it_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

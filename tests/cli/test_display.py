@@ -68,6 +68,14 @@ def test_plain_lines_come_every_ten_seconds(clock: Clock, capsys: pytest.Capture
     )
 
 
+def test_accepted_drafts_are_shown_where_there_are_any(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay()
+    stats = SchedulerStats(num_draft_tokens=200, num_accepted_tokens=150)
+    clock.now += 20
+    display.update(Status(Totals(), stats, None))
+    assert capsys.readouterr().err.endswith("preemptions 0  drafts accepted 75 %\n")
+
+
 def test_plain_tasks_are_told_of_twice(capsys: pytest.CaptureFixture[str]) -> None:
     display = PlainDisplay()
     for done in range(5):

@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_before_the_model_is_loaded(command: Command, argu
     assert isinstance(command(*arguments).exception, UserError)
 
 
-@pytest.mark.parametrize("flag", ["--lora", "--ray", "--tensor-parallel-size", "--resume"])
+@pytest.mark.parametrize("flag", ["--lora", "--ray", "--tensor-parallel-size"])
 def test_flags_of_what_does_not_exist_are_refused_by_name(command: Command, flag: str) -> None:
     result = command(command.file("in.jsonl"), flag)
     assert result.exit_code == 2
@@ -203,6 +203,8 @@ def test_a_summary(command: Command) -> None:
         "ok": 2,
         "failed": 1,
         "skipped": 0,
+        "kept": 0,
+        "kept_failed": 0,
         "cut_by_length": 1,
         "failed_by_reason": {"invalid_json": 1},
     }

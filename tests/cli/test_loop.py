@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from esurge_cli.loop import Loop
 from esurge_cli.options import EngineOptions
 from esurge_cli.prepare import PreparedRow, SkippedRow
 from esurge_cli.results.flat import FlatLines
+from esurge_cli.results.result import KeptRow, Status
 from esurge_cli.rows.row import ErrorType, Row, RowError
 from esurge_cli.text.detokenizer import TokenTexts
 from scheduler import SamplingParams
@@ -25,9 +27,13 @@ class Lines:
     def __init__(self) -> None:
         self.rows: dict[int, list[dict[str, Any]]] = {}
         self.order: list[int] = []
-        self.num_held = 0
+        self.num_held = self.num_changed = 0
+        self.kept: Counter[Status] = Counter()
 
-    def write(self, index: int, lines: bytes) -> None:
+    def admit(self, row: Row | RowError) -> Row | RowError:
+        return row
+
+    def write(self, index: int, lines: bytes, status: Status) -> None:
         assert index not in self.rows
         self.rows[index] = [json.loads(line) for line in lines.splitlines()]
         self.order.append(index)
@@ -225,6 +231,29 @@ def test_stopping_leaves_the_rest() -> None:
     loop._is_stopping = lambda: runner.num_steps >= 8
     assert not loop.run()
     assert writer.texts() == [["ab"]]
+
+
+def test_rows_in_flight_end_where_no_more_may_begin() -> None:
+    runner = EchoRunner()
+    loop, writer = make_loop([prepared(i, "abcdef") for i in range(9)], runner, max_rows=2)
+    loop._is_taking = lambda: runner.num_steps < 3
+    assert not loop.run()
+    assert writer.texts() == [["abcdef"], ["abcdef"]]
+
+
+def test_what_ends_the_input_is_raised_once_the_rows_before_are_written() -> None:
+    loop, writer = make_loop([prepared(0, "abc"), prepared(1, "d")])
+    loop._feed.error = OSError("the disk is gone")  # type: ignore[misc]
+    with pytest.raises(OSError, match="the disk is gone"):
+        loop.run()
+    assert writer.texts() == [["abc"], ["d"]]
+
+
+def test_lines_of_an_earlier_run_are_written_as_they_are() -> None:
+    loop, writer = make_loop([KeptRow(0, b'{"text": "kept"}\n', Status.GOOD), prepared(1, "a")])
+    assert loop.run()
+    assert writer.texts() == [["kept"], ["a"]]
+    assert loop.totals.num_good == 1
 
 
 def test_totals() -> None:

@@ -1,25 +1,22 @@
-"""Lines, and the files and pipes they go to."""
+"""Lines, and the pipes they go to."""
 
 from __future__ import annotations
 
 import errno
 import io
 import json
-import os
-import resource
-import subprocess
-import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from esurge_cli.errors import OutputClosed, RunFailed
 from esurge_cli.results.flat import FlatLines
-from esurge_cli.results.result import Result, Usage
-from esurge_cli.results.writer import FileWriter, PipeWriter, check_output, make_writer
+from esurge_cli.results.lines import Origin
+from esurge_cli.results.result import Result, Status, Usage
+from esurge_cli.results.text import TextLines
+from esurge_cli.results.writer import PipeWriter
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowError
-from runner.errors import UserError
 from scheduler import FinishReason
 
 
@@ -91,99 +88,26 @@ SORTED = b"".join(lines(index, 2) for index in range(6))
 AS_FINISHED = b"".join(lines(index, 2) for index in ORDER)
 
 
-def write_all(writer: Any, is_complete: bool = True) -> None:
+def admit(writer: PipeWriter, count: int) -> None:
+    for index in range(count):
+        writer.admit(Row(index, index + 1, None, "x"))
+
+
+def write_all(writer: PipeWriter) -> None:
+    admit(writer, 6)
     for index in ORDER:
-        writer.write(index, lines(index, 2))
+        writer.write(index, lines(index, 2), Status.GOOD)
         writer.flush()
-    writer.close(is_complete)
-
-
-def test_a_file_is_appended_to_as_rows_finish_and_put_in_order_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    writer = FileWriter(path, overwrite=False)
-    writer.write(2, lines(2, 2))
-    writer.flush()
-    assert path.read_bytes() == lines(2, 2)
-    for index in ORDER[1:]:
-        writer.write(index, lines(index, 2))
     writer.close(is_complete=True)
-    assert path.read_bytes() == SORTED
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_row_that_is_left_out_leaves_no_gap(tmp_path: Path) -> None:
-    writer = FileWriter(tmp_path / "out.jsonl", overwrite=False)
-    for index, text in ((2, lines(2)), (1, b""), (0, lines(0))):
-        writer.write(index, text)
-    writer.close(is_complete=True)
-    assert (tmp_path / "out.jsonl").read_bytes() == lines(0) + lines(2)
-
-
-@pytest.mark.parametrize(("ordered", "is_complete"), [(False, True), (True, False)])
-def test_unordered_or_incomplete_it_stays_as_rows_finished(tmp_path: Path, ordered: bool, is_complete: bool) -> None:
-    write_all(FileWriter(tmp_path / "out.jsonl", overwrite=False, ordered=ordered), is_complete)
-    assert (tmp_path / "out.jsonl").read_bytes() == AS_FINISHED
-
-
-def test_an_existing_file_is_refused_and_untouched_unless_it_is_to_be_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    path.write_text("precious")
-    with pytest.raises(UserError, match="exists"):
-        check_output(path, overwrite=False)
-    with pytest.raises(UserError, match="exists"):
-        FileWriter(path, overwrite=False)
-    assert path.read_text() == "precious"
-    check_output(path, overwrite=True)
-    write_all(FileWriter(path, overwrite=True))
-    assert path.read_bytes() == SORTED
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link.jsonl").symlink_to("target.jsonl")
-    write_all(FileWriter(tmp_path / "link.jsonl", overwrite=True))
-    assert (tmp_path / "link.jsonl").is_symlink()
-    assert (tmp_path / "target.jsonl").read_bytes() == SORTED
-
-
-@pytest.mark.parametrize(("name", "message"), [("", "is a folder"), ("nowhere/out.jsonl", "nowhere is not a folder")])
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        check_output(tmp_path / name, overwrite=True)
-
-
-def test_a_full_disk_is_an_error_with_every_line_complete(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: writes past it fail after what fits."""
-    path = tmp_path / "out.jsonl"
-    code = f"""
-import resource, signal
-from pathlib import Path
-from esurge_cli.errors import RunFailed
-from esurge_cli.results.writer import FileWriter
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-writer = FileWriter(Path({str(path)!r}), overwrite=False)
-try:
-    for index in range(10_000):
-        writer.write(index, b'{{"index":%d}}\\n' % index)
-        writer.flush()
-except RunFailed as error:
-    print(error)
-"""
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "File too large; its lines are complete" in output
-    data = path.read_bytes()
-    assert data.endswith(b"\n")
-    assert 99_900 < len(data) <= 100_000
-    assert [json.loads(line)["index"] for line in data.splitlines()] == list(range(data.count(b"\n")))
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 100_000  # it was the child's alone
 
 
 def test_a_pipe_holds_rows_back_until_those_before_them_are_out() -> None:
     file = io.BytesIO()
     writer = PipeWriter(file)
     seen = []
+    admit(writer, 6)
     for index in ORDER:
-        writer.write(index, lines(index, 2))
+        writer.write(index, lines(index, 2), Status.GOOD)
         writer.flush()
         seen.append((file.getvalue().count(b"\n") // 2, writer.num_held))
     assert seen == [(0, 1), (1, 1), (1, 2), (3, 1), (3, 2), (6, 0)]
@@ -200,8 +124,9 @@ def test_unordered_it_holds_nothing_back() -> None:
 def test_finished_rows_of_an_interrupted_run_come_out() -> None:
     file = io.BytesIO()
     writer = PipeWriter(file)
+    admit(writer, 6)
     for index in (3, 1):
-        writer.write(index, lines(index))
+        writer.write(index, lines(index), Status.GOOD)
     writer.close(is_complete=False)
     assert file.getvalue() == lines(1) + lines(3)
 
@@ -217,18 +142,45 @@ class Broken(io.BytesIO):
 
 def test_a_reader_that_went_away_is_no_error() -> None:
     writer = PipeWriter(Broken(BrokenPipeError()))
-    writer.write(0, lines(0))
+    admit(writer, 1)
+    writer.write(0, lines(0), Status.GOOD)
     with pytest.raises(OutputClosed):
         writer.flush()
 
 
 def test_another_failure_is_one() -> None:
     writer = PipeWriter(Broken(OSError(errno.EIO, "Input/output error")))
-    writer.write(0, lines(0))
+    admit(writer, 1)
+    writer.write(0, lines(0), Status.GOOD)
     with pytest.raises(RunFailed, match="Input/output error"):
         writer.flush()
 
 
-def test_a_device_is_written_like_a_pipe() -> None:
-    check_output(Path(os.devnull), overwrite=False)
-    assert isinstance(make_writer(Path(os.devnull), False, True, lambda: None), PipeWriter)  # type: ignore[arg-type,return-value]
+def test_rows_that_are_passed_over_are_not_waited_for() -> None:
+    file = io.BytesIO()
+    writer = PipeWriter(file)
+    for index in (10, 12):
+        writer.admit(Row(index, index, None, "x"))
+    writer.write(12, lines(12), Status.GOOD)
+    writer.write(10, lines(10), Status.GOOD)
+    writer.flush()
+    assert file.getvalue() == lines(10) + lines(12)
+
+
+def test_text_is_one_line_a_sample_whatever_is_in_it() -> None:
+    odd = replace(result(ROW), text="a\nb\\n\r")
+    assert TextLines().of_results([odd, result(ROW, 1)]) == rb"a\nb\\n\r" + b"\n Paris.\n"
+    assert TextLines().of_error(RowError(3, 7, None, ErrorType.INVALID_JSON, "not JSON")) == b"\n"
+
+
+def test_a_line_tells_whose_it_is() -> None:
+    line = FlatLines(str).of_results([result(ROW)])
+    assert FlatLines.read_origin(line) == Origin(0, "q1", Status.GOOD)
+    with pytest.raises(ValueError, match="not a line of results"):
+        FlatLines.read_origin(b'{"id": 1}')
+
+
+def test_only_the_index_changes_when_a_row_moves() -> None:
+    before = FlatLines(str).of_results([result(ROW), result(ROW, 1)])
+    after = FlatLines(str).of_results([result(replace(ROW, index=9)), result(replace(ROW, index=9), 1)])
+    assert FlatLines(str).renumbered(before, 9) == after
