@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from esurge_cli.loop import Loop
     from esurge_cli.prepare import Preparer
     from esurge_cli.results.writer import Writer
-    from esurge_cli.rows.source import Source
+    from esurge_cli.rows.fields import FieldNames
+    from esurge_cli.rows.source import Origin, Source
     from esurge_cli.sampling import SamplingDefaults
 
 EXIT_ERROR_ROWS = 3
@@ -34,7 +35,9 @@ _ROWS_PER_SEQUENCE = 4
 def generate(
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", show_default=False, help="JSONL files; - is standard input."),
+        typer.Argument(
+            metavar="INPUT", show_default=False, help="Files, folders, patterns and addresses; - is standard input."
+        ),
     ] = None,
     *,
     reading: InputOptions,
@@ -76,10 +79,27 @@ class Job:
 
     def _open_source(self) -> Source:
         from esurge_cli.rows.fields import FieldNames
+        from esurge_cli.rows.selection import Selection
         from esurge_cli.rows.source import Source
 
-        names = FieldNames(self.reading.prompt_field, self.reading.messages_field, self.reading.id_field)
-        return Source(self.inputs, names, self.reading.limit)
+        reading = self.reading
+        names = FieldNames(reading.prompt_field, reading.messages_field, reading.id_field)
+        selection = Selection(reading.skip, reading.sample, reading.limit, self.engine_options.seed)
+        return Source(self._open_origin(names), names, selection)
+
+    def _open_origin(self, names: FieldNames) -> Origin:
+        from esurge_cli.rows.dataset import HubDataset
+        from esurge_cli.rows.files import Files
+        from esurge_cli.rows.kinds import InputKind
+        from runner.errors import UserError
+
+        reading = self.reading
+        if reading.dataset is None:
+            kind = None if reading.input_format == "auto" else InputKind(reading.input_format)
+            return Files(self.inputs, names, kind, reading.max_line_bytes)
+        if self.inputs:
+            raise UserError("INPUT and --dataset are two inputs; name one of them")
+        return HubDataset(reading.dataset, reading.dataset_config, reading.split, names)
 
     def _check(self) -> None:
         from esurge_cli.engine import check_options
@@ -109,7 +129,10 @@ class Job:
         output = self.output
         writer = make_writer(output.output, output.overwrite, not output.unordered, display.paused)
         threading.Thread(target=self._count_rows, args=(source,), daemon=True).start()
-        with closing(ThreadedFeed(source.rows(), self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
+        with (
+            closing(ThreadedFeed(source.rows(display.note), self._preparer(engine, defaults))) as feed,
+            Interrupt() as interrupt,
+        ):
             loop = self._loop(engine, feed, writer, display, interrupt)
             start = time.monotonic()
             is_complete = False
