@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -75,22 +76,33 @@ class _Lines:
     def begin_record(self) -> None:
         self.first = self._number + 1
         self._size = 0
+        self._num_quotes = 0
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        """Raises RowFault for a line that is too long, or makes the record so, or isn't UTF-8."""
-        line = next(self._lines)
-        self._number += 1
-        self._size += 0 if line is None else len(line)
+        """Raises RowFault for a record that is too long, at its end, and for a line that isn't UTF-8."""
+        line = self._take()
         if line is None or self._size > self.max_bytes:
+            with contextlib.suppress(StopIteration):  # the file may end before the record does
+                while self._num_quotes % 2:
+                    self._take()
             raise too_long(self.max_bytes)
         try:
             text = (line.removeprefix(codecs.BOM_UTF8) if self._number == 1 else line).decode()
         except UnicodeDecodeError as error:
             raise not_utf8(error) from error
         return text + "\n"
+
+    def _take(self) -> bytes | None:
+        """The quotation marks of a line that is too long are not known, and taken for pairs."""
+        line = next(self._lines)
+        self._number += 1
+        if line is not None:
+            self._size += len(line)
+            self._num_quotes += line.count(b'"')
+        return line
 
 
 def _value(column: str, cell: str, names: FieldNames) -> Any:

@@ -29,8 +29,8 @@ def read_json(stream: Stream, max_bytes: int) -> Iterator[Record]:
 
     One of more than `max_bytes` is passed over, and no more of it is held than that and a chunk.
     """
-    head = stream.peek(lambda data: bool(_begin(data)))
-    scanner = _Scanner(is_array=_begin(head).startswith(b"["))
+    stream.peek(lambda head: len(head) >= len(codecs.BOM_UTF8))  # so that it comes in one piece
+    scanner = _Scanner()
     element = _Element(max_bytes)
     while chunk := stream.read1(CHUNK):
         start = 0
@@ -49,10 +49,10 @@ def _begin(data: bytes) -> bytes:
 
 
 class _Scanner:
-    """Where in the nesting the bytes are."""
+    """Where in the nesting the bytes are. `base` is the depth of elements: 1 in an array, 0 outside of any."""
 
-    def __init__(self, is_array: bool) -> None:
-        self._is_array = is_array
+    def __init__(self) -> None:
+        self._base = 0
         self._depth = 0
         self._in_string = False
         self._is_escaped = False
@@ -62,27 +62,32 @@ class _Scanner:
         return self._depth > 0 or self._in_string
 
     def cuts(self, chunk: bytes) -> Iterator[tuple[int, int]]:
-        """Where an element ends in the chunk, and where the next begins."""
+        """Where an element ends in the chunk, and where the next begins.
+
+        One ends with the bracket that closes it; in an array commas and the array's own brackets are around it too.
+        """
         place = self._end_string(chunk) if self._in_string else 0
         for match in _TOKEN.finditer(chunk, place):
-            token = chunk[match.start()]
+            start, end = match.span()
+            token = chunk[start]
             if token == _QUOTE:
                 self._note_end(match)
-            elif match.end() - match.start() > 1:
-                if self._depth == 0:
-                    yield match.end(), match.end()
-            elif self._is_cut(token):
-                yield (match.start() if self._is_array else match.end()), match.end()
-
-    def _is_cut(self, token: int) -> bool:
-        """In an array its own brackets and commas cut, else the bracket that closes the outermost."""
-        if token in _OPENING:
-            self._depth += 1
-            return self._is_array and self._depth == 1
-        if token in _CLOSING:
-            self._depth = max(self._depth - 1, 0)
-            return self._depth == 0
-        return self._is_array and self._depth == 1
+            elif end - start > 1:  # a flat object
+                if self._depth in (0, self._base):
+                    yield end, end
+            elif token in _CLOSING:
+                self._depth = max(self._depth - 1, 0)
+                if self._depth <= self._base:
+                    yield (end if self._depth == self._base else start), end
+                    self._base = min(self._base, self._depth)
+            elif token == _COMMA:
+                if self._base == self._depth == 1:
+                    yield start, end
+            else:
+                self._depth += 1
+                if self._depth == 1 and token == _ARRAY:
+                    self._base = 1
+                    yield start, end
 
     def _end_string(self, chunk: bytes) -> int:
         """The place behind a string that began in a chunk before."""
@@ -96,8 +101,7 @@ class _Scanner:
         self._is_escaped = bool(match[2])
 
 
-_QUOTE = ord('"')
-_OPENING = frozenset(b"{[")
+_QUOTE, _COMMA, _ARRAY = b'",['
 _CLOSING = frozenset(b"}]")
 
 
