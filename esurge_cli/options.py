@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from esurge_cli.flags import PATH, Flag, Kind
 from esurge_cli.limits import MaxErrors
 from esurge_cli.results.result import Status
-from esurge_cli.sizes import parse_count, parse_memory
+from esurge_cli.sizes import parse_bytes, parse_count, parse_memory
 
 
 def _real(text: str) -> float:
@@ -50,6 +50,7 @@ REAL = Kind("X", _real)
 INTEGER = Kind("N", _integer)
 SIZE = Kind("SIZE", parse_memory)
 RETRY = Kind("error|length", _retried)
+BYTES = Kind("SIZE", parse_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,26 @@ class InputOptions:
             choice("error", "truncate-left", "truncate-right", "skip"),
         ),
     ] = "error"
-    limit: Annotated[int | None, Flag("Read this many rows only.", COUNT)] = None
+    input_format: Annotated[
+        str,
+        Flag(
+            "What the input is; auto goes by each file's name, then by how it begins.",
+            choice("auto", "jsonl", "openai", "text", "csv", "json", "parquet"),
+        ),
+    ] = "auto"
+    dataset: Annotated[
+        str | None, Flag("Read a dataset instead of files: a name of the Hub, or a folder.", Kind("NAME"))
+    ] = None
+    dataset_config: Annotated[str | None, Flag("Which configuration of the dataset.", Kind("NAME"))] = None
+    split: Annotated[str, Flag("Which split of the dataset.", Kind("NAME"))] = "train"
+    max_line_bytes: Annotated[
+        int, Flag("A longer line (or record) becomes an error row and is not held.", BYTES, shown_default="16MiB")
+    ] = 16 << 20
+    skip: Annotated[int, Flag("Pass over this many rows first.", COUNT)] = 0
+    sample: Annotated[int | None, Flag("Then draw this many rows at random (by --seed), once all are read.", COUNT)] = (
+        None
+    )
+    limit: Annotated[int | None, Flag("Then take this many rows only.", COUNT)] = None
 
     def of_prompts(self) -> dict[str, Any]:
         """Those that a row's prompt depends on, by name, as JSON values."""

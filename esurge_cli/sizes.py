@@ -40,6 +40,14 @@ def parse_memory(text: str) -> int | float:
     return int(number * _BYTE_UNITS[unit.lower()])
 
 
+def parse_bytes(text: str) -> int:
+    """Bytes, at least one: 4MiB, 512kB, 1000. Raises ValueError."""
+    number = parse_memory(text)
+    if number != int(number) or number < 1:
+        raise ValueError("it must be a number of bytes")
+    return int(number)
+
+
 def _split(text: str) -> tuple[float, str]:
     match = re.fullmatch(r"([0-9_]*\.?[0-9]+)\s*([A-Za-z]*)", text)
     if match is None:

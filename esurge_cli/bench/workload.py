@@ -8,7 +8,9 @@ from esurge_cli.engine import Engine
 from esurge_cli.options import SamplingFlags
 from esurge_cli.prepare import Outcome, PreparedRow, Preparer
 from esurge_cli.rows.fields import FieldNames
+from esurge_cli.rows.files import Files
 from esurge_cli.rows.row import Row
+from esurge_cli.rows.selection import Selection
 from esurge_cli.rows.source import Source
 from esurge_cli.sampling import SamplingDefaults
 from esurge_cli.text.prompts import ChatOptions, PromptEncoder
@@ -33,8 +35,8 @@ def random_rows(num_prompts: int, input_len: int, output_len: int, vocab_size: i
 def rows_of_files(
     inputs: list[str], engine: Engine, sampling: SamplingFlags, seed: int, limit: int | None
 ) -> list[Outcome]:
-    """All rows of JSONL files, as `esurge generate` would run them. Raises UserError for flags out of range."""
-    source = Source(inputs, FieldNames(), limit)
+    """All rows of files, as `esurge generate` would run them. Raises UserError for flags out of range."""
+    source = Source(Files(inputs, FieldNames()), FieldNames(), Selection(limit=limit))
     try:
         defaults = SamplingDefaults.of(sampling.given(), engine.checkpoint.generation_config, seed)
     except ValueError as error:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from esurge_cli.results.lines import Lines
     from esurge_cli.results.target import Target
     from esurge_cli.results.writer import Writer
-    from esurge_cli.rows.source import Source
+    from esurge_cli.rows.fields import FieldNames
+    from esurge_cli.rows.source import Origin, Source
     from esurge_cli.sampling import SamplingDefaults
     from esurge_cli.totals import Totals
 
@@ -43,7 +44,9 @@ _ROWS_PER_SEQUENCE = 4
 def generate(
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", show_default=False, help="JSONL files; - is standard input."),
+        typer.Argument(
+            metavar="INPUT", show_default=False, help="Files, folders, patterns and addresses; - is standard input."
+        ),
     ] = None,
     *,
     reading: InputOptions,
@@ -86,10 +89,27 @@ class Job:
 
     def _open_source(self) -> Source:
         from esurge_cli.rows.fields import FieldNames
+        from esurge_cli.rows.selection import Selection
         from esurge_cli.rows.source import Source
 
-        names = FieldNames(self.reading.prompt_field, self.reading.messages_field, self.reading.id_field)
-        return Source(self.inputs, names, self.reading.limit)
+        reading = self.reading
+        names = FieldNames(reading.prompt_field, reading.messages_field, reading.id_field)
+        selection = Selection(reading.skip, reading.sample, reading.limit, self.engine_options.seed)
+        return Source(self._open_origin(names), names, selection)
+
+    def _open_origin(self, names: FieldNames) -> Origin:
+        from esurge_cli.rows.dataset import HubDataset
+        from esurge_cli.rows.files import Files
+        from esurge_cli.rows.kinds import InputKind
+        from runner.errors import UserError
+
+        reading = self.reading
+        if reading.dataset is None:
+            kind = None if reading.input_format == "auto" else InputKind(reading.input_format)
+            return Files(self.inputs, names, kind, reading.max_line_bytes)
+        if self.inputs:
+            raise UserError("INPUT and --dataset are two inputs; name one of them")
+        return HubDataset(reading.dataset, reading.dataset_config, reading.split, names)
 
     def _check(self) -> Target:
         from esurge_cli.engine import check_options
@@ -120,7 +140,7 @@ class Job:
             display.note(f"{change}: rows that were generated before will be generated again")
         writer = target.writer(rules, display.paused)
         threading.Thread(target=self._count_rows, args=(source,), daemon=True).start()
-        rows = (admitted for row in source.rows() if (admitted := writer.admit(row)) is not None)
+        rows = (admitted for row in source.rows(display.note) if (admitted := writer.admit(row)) is not None)
         with closing(ThreadedFeed(rows, self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
             loop = self._loop(engine, feed, writer, lines, display, interrupt)
             run = Run(loop, writer)

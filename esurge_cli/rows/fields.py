@@ -24,7 +24,7 @@ def read_rows(records: Iterable[Record], names: FieldNames) -> Iterator[Row | Ro
     for index, record in enumerate(records):
         fields = record.fields
         if isinstance(fields, RowFault):
-            yield RowError(index, record.line, None, fields.type, str(fields))
+            yield RowError(index, record.line, record.id, fields.type, str(fields))
             continue
         row_id = None
         try:

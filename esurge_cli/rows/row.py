@@ -14,6 +14,7 @@ class ErrorType(StrEnum):
     INVALID_ROW = "invalid_row"
     INVALID_PARAMETER = "invalid_parameter"
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    LINE_TOO_LONG = "line_too_long"
     PROMPT_TOO_LONG = "prompt_too_long"
     ENGINE = "engine"
 
@@ -63,7 +64,8 @@ class RowError:
 
 @dataclass(slots=True, frozen=True)
 class Record:
-    """One line of the input as it was read: its fields, or why it has none."""
+    """One line of the input as it was read: its fields, or why it has none; `id` is what is known of a faulty one."""
 
     line: int
     fields: dict[str, Any] | RowFault
+    id: str | int | None = None

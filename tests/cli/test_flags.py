@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from esurge_cli.flags import Flag, with_flags
 from esurge_cli.options import COUNT, REAL, TOKENS, choice
-from esurge_cli.sizes import parse_count, parse_memory, show_bytes, show_time
+from esurge_cli.sizes import parse_bytes, parse_count, parse_memory, show_bytes, show_time
 from runner.errors import UserError
 
 
@@ -181,6 +181,13 @@ def test_memory(text: str, size: float) -> None:
 def test_no_memory(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_memory(text)
+
+
+def test_bytes_are_no_share() -> None:
+    assert [parse_bytes(text) for text in ("4MiB", "1000", "1")] == [4 << 20, 1000, 1]
+    for text in ("0", "0.5", "x"):
+        with pytest.raises(ValueError, match=r".+"):
+            parse_bytes(text)
 
 
 def test_shown_numbers() -> None:

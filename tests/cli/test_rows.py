@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
-from pathlib import Path
+import tracemalloc
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esurge_cli.errors import RunFailed
 from esurge_cli.rows.fields import FieldNames, read_rows
 from esurge_cli.rows.jsonl import read_jsonl
+from esurge_cli.rows.lines import read_lines
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowError
-from esurge_cli.rows.source import Source
-from runner.errors import UserError
 
 
 def rows_of(data: bytes | str, **names: str) -> list[Row | RowError]:
@@ -58,7 +58,16 @@ def test_ids_are_kept_as_they_are() -> None:
         (b'{"prompt": "a"', ErrorType.INVALID_JSON, "not JSON"),
         (b'{"prompt": "a", "temperature": NaN}', ErrorType.INVALID_JSON, "not JSON"),
         (b'{"prompt": "\xff\xfe"}', ErrorType.INVALID_JSON, "not JSON"),
-        (b'{"prompt": "\\ud800"}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"prompt": "\\ud800"}', ErrorType.INVALID_JSON, "not JSON: half of a character"),
+        (b'{"prompt": "\\ude00\\ud83d"}', ErrorType.INVALID_JSON, "not JSON: half of a character"),
+        (b'{"a": ' + 5000 * b"[" + 5000 * b"]" + b', "b": "\\ud800"}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"prompt": "\\ud800", "top_p": Infinity}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"prompt": "a", "a": 1e999}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"prompt": "a"}{"prompt": "b"}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"prompt": "a\x00"}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"prompt": "a\rb"}', ErrorType.INVALID_JSON, "not JSON"),
+        (b'{"a": ' + 100_000 * b"[" + 100_000 * b"]" + b"}", ErrorType.INVALID_JSON, "depth limit"),
+        (b'{"a": ' + 128 * b"[" + 128 * b"]" + b"}", ErrorType.INVALID_ROW, "nested deeper than 128 levels"),
         (b"[1, 2]", ErrorType.INVALID_ROW, "not a JSON object but an array"),
         (b"null", ErrorType.INVALID_ROW, "not a JSON object but null"),
         (b"12", ErrorType.INVALID_ROW, "not a JSON object but a number"),
@@ -121,43 +130,86 @@ def test_every_line_that_is_not_blank_is_one_row(lines: list[bytes]) -> None:
     assert [row.index for row in rows] == list(range(len(rows)))
 
 
-def test_files_follow_each_other_and_are_read_lazily(tmp_path: Path) -> None:
-    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    first.write_text('{"prompt": "1"}\n{"prompt": "2"}')
-    second.write_text('\n{"prompt": "3"}\n')
-    source = Source([str(first), str(second)], FieldNames())
-    assert [(row.index, row.line, row.prompt) for row in source.rows()] == [(0, 1, "1"), (1, 2, "2"), (2, 2, "3")]  # type: ignore[union-attr]
-    assert source.count() == 4  # blank lines cannot be told without reading
-    limited = Source([str(first), str(second)], FieldNames(), limit=1)
-    rows = limited.rows()
-    second.unlink()
-    assert [row.index for row in rows] == [0]
-
-
-def test_a_file_that_goes_away_ends_the_run_in_one_line(tmp_path: Path) -> None:
-    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    for path in (first, second):
-        path.write_text('{"prompt": "1"}\n')
-    rows = Source([str(first), str(second)], FieldNames()).rows()
-    next(rows)
-    second.unlink()
-    with pytest.raises(RunFailed, match=r"b\.jsonl"):
-        next(rows)
-
-
 @pytest.mark.parametrize(
-    ("inputs", "message"),
-    [([], "name the input"), (["nowhere.jsonl"], "nowhere.jsonl does not exist"), (["-", "-"], "only once")],
+    ("written", "text"),
+    [
+        (rb"\ud83d\ude00", "\U0001f600"),
+        (b"\xed\xa0\xbd\xed\xb8\x80", "\U0001f600"),  # CESU-8
+        (b"\\ud83d\xed\xb8\x80", "\U0001f600"),
+        (rb"caf\udcc3\udca9", "caf\xe9"),  # what json.dumps makes of bytes that Python carried through
+        (rb"\u0000\u2028", "\0\u2028"),
+        (rb"\\ud83d", "\\ud83d"),
+    ],
 )
-def test_what_cannot_be_read_is_said_at_once(inputs: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Source(inputs, FieldNames())
+def test_surrogates_are_repaired_where_they_can_be(written: bytes, text: str) -> None:
+    (row,) = rows_of(b'{"prompt": "' + written + b'", "max_tokens": 5}')
+    assert (row.prompt, row.sampling) == (text, {"max_tokens": 5})  # type: ignore[union-attr]
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is a folder"):
-        Source([str(tmp_path)], FieldNames())
+def test_a_repaired_row_has_the_numbers_that_any_other_has() -> None:
+    numbers = b'"a": 18446744073709551615, "b": -9223372036854775808, "c": 1' + 30 * b"0" + b', "d": 1e3'
+    plain, repaired = rows_of(b'{"prompt": "x", ' + numbers + b'}\n{"prompt": "\\udcc3\\udca9", ' + numbers + b"}")
+    assert (
+        {k: v for k, v in plain.data.items() if k != "prompt"}
+        == {k: v for k, v in repaired.data.items() if k != "prompt"}
+        == {"a": 2**64 - 1, "b": -(2**63), "c": 1e30, "d": 1000.0}
+    )
 
 
-def test_standard_input_has_no_count() -> None:
-    assert Source(["-"], FieldNames()).count() is None
+def test_the_last_of_equal_keys_wins_as_in_pythons_json() -> None:
+    line = '{"prompt": "a", "prompt": "b"}'
+    (row,) = rows_of(line)
+    assert row.data == json.loads(line)
+
+
+def test_what_is_nested_as_deep_as_allowed_can_be_written_again() -> None:
+    (row,) = rows_of(b'{"prompt": "a", "x": ' + 127 * b"[" + 127 * b"]" + b"}")
+    assert json.loads(orjson.dumps({"a": {"b": row.data}}))["a"]["b"]["prompt"] == "a"
+
+
+class Trickle:
+    """A file that gives a few bytes at a time."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._data = io.BytesIO(data)
+        self._sizes = itertools.cycle(sizes)
+
+    def read1(self, size: int = -1) -> bytes:
+        return self._data.read(next(self._sizes))
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r", b"bcd", b"\n\n", 9 * b"e"]), max_size=20).map(b"".join),
+    st.integers(1, 12),
+    st.lists(st.integers(1, 7), min_size=1, max_size=4),
+)
+def test_lines_are_the_same_however_the_bytes_come_and_long_ones_are_none(
+    data: bytes, max_bytes: int, sizes: list[int]
+) -> None:
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    expected = [line if len(line) <= max_bytes else None for line in lines]
+    assert list(read_lines(Trickle(data, sizes), max_bytes)) == expected
+
+
+def test_a_long_line_is_an_error_row_and_is_never_held() -> None:
+    class Endless:
+        """A gigabyte without a line end, then a row."""
+
+        left = 4096
+
+        def read1(self, size: int = -1) -> bytes:
+            self.left -= 1
+            return block if self.left > 0 else b'\n{"prompt": "b"}\n' if self.left == 0 else b""
+
+    block = b"x" * (1 << 18)
+    tracemalloc.start()
+    long, after = read_rows(read_jsonl(read_lines(Endless(), 1 << 20), 1 << 20), FieldNames())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(long, RowError)
+    assert (long.index, long.line, long.type) == (0, 1, ErrorType.LINE_TOO_LONG)
+    assert "longer than 1 MiB; --max-line-bytes allows more" in long.message
+    assert (after.index, after.line) == (1, 2)
+    assert peak < 4 << 20
