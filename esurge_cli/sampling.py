@@ -29,7 +29,7 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": (),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
-    "tools": ([],),
+    "tool_choice": ("auto", "none"),
 }
 """Parameters of OpenAI's and vLLM's that are refused by name, and the values (null besides) that ask for nothing."""
 
@@ -88,11 +88,6 @@ class SamplingDefaults:
 def derived_seed(seed: int, index: int) -> int:
     """The seed of a row without one: the first 64 bits of BLAKE2b over "SEED/INDEX" in decimal, big-endian."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest())
-
-
-def is_parameter(name: str) -> bool:
-    """Whether a row's field of this name is a sampling parameter rather than data."""
-    return name in _CHECKS or name in _ALIASES or name in NOT_SUPPORTED
 
 
 def refuse_unsupported(own: Mapping[str, Any]) -> None:
@@ -215,3 +210,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "ignore_eos": _boolean,
     "logprobs": _logprobs,
 }
+
+PARAMETERS = frozenset(_CHECKS) | frozenset(_ALIASES) | frozenset(NOT_SUPPORTED) | {"top_logprobs"}
+"""The fields of a row that are sampling parameters rather than data."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from esurge_cli.loop import Loop
     from esurge_cli.prepare import Preparer
     from esurge_cli.results.writer import Writer
+    from esurge_cli.rows.fields import FieldNames
     from esurge_cli.rows.source import Source
     from esurge_cli.sampling import SamplingDefaults
+    from esurge_cli.text.chats import ChatOptions
 
 EXIT_ERROR_ROWS = 3
 
@@ -61,6 +63,7 @@ class Job:
     output: OutputOptions
     sampling: SamplingFlags
     engine_options: EngineOptions
+    chat: ChatOptions = field(init=False)
     num_rows: int | None = None
 
     def run(self) -> int:
@@ -75,20 +78,47 @@ class Job:
             return self._generate(source, engine, display)
 
     def _open_source(self) -> Source:
-        from esurge_cli.rows.fields import FieldNames
         from esurge_cli.rows.source import Source
 
-        names = FieldNames(self.reading.prompt_field, self.reading.messages_field, self.reading.id_field)
-        return Source(self.inputs, names, self.reading.limit)
+        return Source(self.inputs, self._field_names(), self.reading.limit)
+
+    def _field_names(self) -> FieldNames:
+        from esurge_cli.rows.fields import FieldNames
+        from esurge_cli.text.templates import PromptTemplate
+        from runner.errors import UserError
+
+        reading = self.reading
+        if reading.prompt_template is None:
+            return FieldNames(reading.prompt_field, reading.messages_field, reading.id_field)
+        if reading.prompt_field or reading.messages_field:
+            raise UserError("--prompt-template names its fields itself; leave out --prompt-field and --messages-field")
+        return FieldNames(id=reading.id_field, template=PromptTemplate.of_flag(reading.prompt_template))
 
     def _check(self) -> None:
         from esurge_cli.engine import check_options
         from esurge_cli.results.writer import check_output
 
+        self.chat = self._chat_options()
         self._defaults({})
         check_options(self.engine_options)
         if self.output.output is not None:
             check_output(self.output.output, self.output.overwrite)
+
+    def _chat_options(self) -> ChatOptions:
+        from esurge_cli.text.chats import ChatOptions, check_template_kwargs, read_chat_template
+        from runner.errors import UserError
+
+        reading = self.reading
+        try:
+            check_template_kwargs(reading.chat_template_kwargs)
+        except ValueError as error:
+            raise UserError(f"--chat-template-kwargs: {error}") from error
+        return ChatOptions(
+            wrap=reading.chat or reading.system_prompt is not None,
+            system=reading.system_prompt,
+            template=None if reading.chat_template is None else read_chat_template(reading.chat_template),
+            template_kwargs=reading.chat_template_kwargs,
+        )
 
     def _defaults(self, generation_config: dict[str, Any]) -> SamplingDefaults:
         from esurge_cli.sampling import SamplingDefaults
@@ -135,11 +165,9 @@ class Job:
 
     def _preparer(self, engine: Engine, defaults: SamplingDefaults) -> Preparer:
         from esurge_cli.prepare import Preparer, TooLong
-        from esurge_cli.text.prompts import ChatOptions, PromptEncoder
+        from esurge_cli.text.prompts import PromptEncoder
 
-        system = self.reading.system_prompt
-        chat = ChatOptions(wrap=self.reading.chat or system is not None, system=system)
-        encoder = PromptEncoder(engine.tokenizer, engine.runner.config.vocab_size, chat)
+        encoder = PromptEncoder(engine.tokenizer, engine.runner.config.vocab_size, self.chat)
         return Preparer(encoder, defaults, engine.runner.max_model_len, TooLong(self.reading.on_too_long))
 
     def _loop(self, engine: Engine, feed: Feed, writer: Writer, display: Display, interrupt: Interrupt) -> Loop:

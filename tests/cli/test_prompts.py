@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from esurge_cli.prepare import PreparedRow, Preparer, SkippedRow, TooLong
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowError, RowFault
 from esurge_cli.sampling import SamplingDefaults
-from esurge_cli.text.prompts import ChatOptions, PromptEncoder
+from esurge_cli.text.chats import ChatOptions
+from esurge_cli.text.prompts import PromptEncoder
 
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 

@@ -112,7 +112,7 @@ def test_a_wrong_type_or_range_is_a_fault(row: dict[str, Any], message: str) -> 
         {"response_format": {"type": "json_object"}},
         {"prompt_logprobs": 0},
         {"best_of": 2},
-        {"tools": [{}]},
+        {"tool_choice": "required"},
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(row: dict[str, Any]) -> None:
@@ -131,6 +131,7 @@ def test_what_is_not_supported_may_be_asked_for_nothing() -> None:
             "response_format": {"type": "text"},
             "prompt_logprobs": None,
             "skip_special_tokens": True,
+            "tool_choice": "auto",
         }
     )
 
