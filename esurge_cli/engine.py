@@ -64,7 +64,7 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     check_options(options)
     start = time.monotonic()
     checkpoint = _open(options, progress)
-    tokenizer = _load_tokenizer(options.tokenizer) if options.tokenizer else checkpoint.load_tokenizer()
+    tokenizer = load_tokenizer(options, checkpoint)
     from runner import eSurgeRunner
 
     runner = eSurgeRunner.from_checkpoint(checkpoint, runner_options(options), progress, warm_up=True)
@@ -79,6 +79,11 @@ def plan(options: EngineOptions, progress: Progress) -> tuple[Checkpoint, Decode
     checkpoint = _open(options, progress)
     config = decoder_config(checkpoint.config)
     return checkpoint, config, plan_engine(config, runner_options(options))
+
+
+def load_tokenizer(options: EngineOptions, checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """The checkpoint's own, unless the options name another. Raises UserError."""
+    return _load_tokenizer(options.tokenizer) if options.tokenizer else checkpoint.load_tokenizer()
 
 
 def check_options(options: EngineOptions) -> None:

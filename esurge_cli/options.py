@@ -172,5 +172,12 @@ class OutputOptions:
         list[str],
         Flag("Copy these fields of the row, with commas, or all; input_ is put before names that the output has."),
     ] = field(default_factory=list)
-    summary: Annotated[Path | None, Flag("File for the run's totals as JSON.", PATH)] = None
+    summary: Annotated[Path | None, Flag("File for the run's totals as JSON; --dry-run reads it.", PATH)] = None
+    dry_run: Annotated[
+        bool,
+        Flag(
+            "Read and tokenize everything, and report what the job would be: load no weights, generate nothing. The "
+            "time is estimated from what --summary names, of an earlier run or of esurge bench --json.",
+        ),
+    ] = False
     progress: Annotated[str, Flag("How progress is shown on stderr.", choice("auto", "rich", "plain", "none"))] = "auto"

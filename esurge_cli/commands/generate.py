@@ -14,6 +14,8 @@ from esurge_cli.flags import with_flags
 from esurge_cli.options import EngineOptions, InputOptions, OutputOptions, SamplingFlags
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from esurge_cli.display import Display
     from esurge_cli.engine import Engine
     from esurge_cli.feed import Feed
@@ -74,6 +76,8 @@ class Job:
         source = self._open_source()
         self._check()
         with closing(make_display(self.output.progress)) as display:
+            if self.output.dry_run:
+                return self._dry_run(source, display)
             engine = load_engine(self.engine_options, display)
             return self._generate(source, engine, display)
 
@@ -139,7 +143,9 @@ class Job:
         output = self.output
         writer = make_writer(output.output, output.overwrite, not output.unordered, display.paused)
         threading.Thread(target=self._count_rows, args=(source,), daemon=True).start()
-        with closing(ThreadedFeed(source.rows(), self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
+        runner = engine.runner
+        preparer = self._preparer(engine.tokenizer, runner.config.vocab_size, runner.max_model_len, defaults)
+        with closing(ThreadedFeed(source.rows(), preparer)) as feed, Interrupt() as interrupt:
             loop = self._loop(engine, feed, writer, display, interrupt)
             start = time.monotonic()
             is_complete = False
@@ -153,6 +159,25 @@ class Job:
             return EXIT_STATUS
         return EXIT_ERROR_ROWS if loop.totals.num_failed else 0
 
+    def _dry_run(self, source: Source, display: Display) -> int:
+        from esurge_cli.display import results_console
+        from esurge_cli.dry_run import read_rate, take_census
+        from esurge_cli.dry_run_report import print_report
+        from esurge_cli.engine import load_tokenizer, plan
+        from esurge_cli.feed import ThreadedFeed
+
+        rate = None if self.output.summary is None else read_rate(self.output.summary)
+        checkpoint, config, engine_plan = plan(self.engine_options, display)
+        tokenizer = load_tokenizer(self.engine_options, checkpoint)
+        defaults = self._defaults(checkpoint.generation_config)
+        preparer = self._preparer(tokenizer, config.vocab_size, engine_plan.max_model_len, defaults)
+        display.header([f"{checkpoint.name}  context {engine_plan.max_model_len:,}", defaults.describe()])
+        with closing(ThreadedFeed(source.rows(), preparer)) as feed:
+            census = take_census(feed, engine_plan.max_num_seqs, display)
+        display.close()
+        print_report(results_console(), census, engine_plan, self.engine_options.model, rate)
+        return EXIT_ERROR_ROWS if census.num_bad else 0
+
     def _show_settings(self, engine: Engine, defaults: SamplingDefaults, display: Display) -> None:
         from esurge_cli.sampling import ignored_of_model
 
@@ -163,12 +188,14 @@ class Job:
     def _count_rows(self, source: Source) -> None:
         self.num_rows = source.count()
 
-    def _preparer(self, engine: Engine, defaults: SamplingDefaults) -> Preparer:
+    def _preparer(
+        self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, max_model_len: int, defaults: SamplingDefaults
+    ) -> Preparer:
         from esurge_cli.prepare import Preparer, TooLong
         from esurge_cli.text.prompts import PromptEncoder
 
-        encoder = PromptEncoder(engine.tokenizer, engine.runner.config.vocab_size, self.chat)
-        return Preparer(encoder, defaults, engine.runner.max_model_len, TooLong(self.reading.on_too_long))
+        encoder = PromptEncoder(tokenizer, vocab_size, self.chat)
+        return Preparer(encoder, defaults, max_model_len, TooLong(self.reading.on_too_long))
 
     def _loop(self, engine: Engine, feed: Feed, writer: Writer, display: Display, interrupt: Interrupt) -> Loop:
         from esurge_cli.display import Status
