@@ -168,7 +168,7 @@ class Job:
 
         rate = None if self.output.summary is None else read_rate(self.output.summary)
         checkpoint, config, engine_plan = plan(self.engine_options, display)
-        tokenizer = load_tokenizer(self.engine_options, checkpoint)
+        tokenizer = load_tokenizer(self.engine_options, checkpoint, display)
         defaults = self._defaults(checkpoint.generation_config)
         preparer = self._preparer(tokenizer, config.vocab_size, engine_plan.max_model_len, defaults)
         display.header([f"{checkpoint.name}  context {engine_plan.max_model_len:,}", defaults.describe()])
