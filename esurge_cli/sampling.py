@@ -14,6 +14,12 @@ from scheduler import SamplingParams
 MAX_LOGPROBS = 20
 """What the runner's sampler reports at most (OpenAI's and vLLM's limit)."""
 
+MAX_SAMPLES = 16_384
+"""Of one row (vLLM's limit): all of them are in flight at once."""
+
+_MAX_TOP_K = (1 << 31) - 1
+"""What the sampler can hold; any number beyond the vocabulary is no limit."""
+
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -131,8 +137,10 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _logprobs_as_number(values: Mapping[str, Any]) -> dict[str, Any]:
+def _logprobs_as_number(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """OpenAI's chat completions say `"logprobs": true, "top_logprobs": 5` where all others say `"logprobs": 5`."""
+    if "logprobs" not in values and "top_logprobs" not in values:
+        return values
     rest = {name: value for name, value in values.items() if name not in ("logprobs", "top_logprobs")}
     logprobs, top = values.get("logprobs"), values.get("top_logprobs")
     if top is not None and logprobs is not True:
@@ -189,6 +197,17 @@ def _logprobs(name: str, value: Any) -> int:
     return count
 
 
+def _samples(name: str, value: Any) -> int:
+    count = _integer(name, value)
+    if count > MAX_SAMPLES:
+        raise ValueError(f"{name} must be at most {MAX_SAMPLES}, not {_shown(value)}")
+    return count
+
+
+def _top_k(name: str, value: Any) -> int:
+    return min(_integer(name, value), _MAX_TOP_K)
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
@@ -197,12 +216,12 @@ def _shown(value: Any) -> str:
 _INF = math.inf
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "n": _integer,
+    "n": _samples,
     "max_tokens": _integer,
     "min_tokens": _integer,
     "temperature": _number,
     "top_p": _number,
-    "top_k": _integer,
+    "top_k": _top_k,
     "min_p": _number,
     "seed": _seed,
     "stop": _strings,

@@ -11,6 +11,9 @@ from esurge_cli.rows.row import Chat, ErrorType, Record, Row, RowError, RowFault
 from esurge_cli.sampling import PARAMETERS
 from esurge_cli.text.templates import PromptTemplate
 
+_EXACT = float(1 << 53)
+"""Floats below it are as good as whole numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
@@ -45,8 +48,10 @@ def read_rows(records: Iterable[Record], names: FieldNames) -> Iterator[Row | Ro
 
 def _id(fields: dict[str, Any], names: FieldNames) -> str | int | None:
     value = fields.get(names.id)
-    if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
+    if value is None or type(value) in (str, int):
         return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)  # what data frames make of a column with gaps
     raise RowFault(ErrorType.INVALID_ROW, f"{names.id} must be a string or a whole number")
 
 
@@ -70,6 +75,6 @@ def _prompt(fields: dict[str, Any], names: FieldNames) -> str | list[int] | Chat
 def _text_or_tokens(value: Any, name: str) -> str | list[int]:
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and all(type(item) is int for item in value):
+    if isinstance(value, list) and {*map(type, value)} <= {int}:
         return value
     raise RowFault(ErrorType.INVALID_ROW, f"{name} must be a string or a list of token ids")

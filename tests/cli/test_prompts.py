@@ -52,6 +52,13 @@ def test_bos_is_never_doubled_nor_lost() -> None:
     assert encode(tokenizer, chat("Hi")) == [[BOS, *ids_of("user: Hi\n")]]  # the template lacks it
 
 
+def test_an_empty_prompt_is_bos_alone_or_a_fault() -> None:
+    assert encode(bos_tokenizer(), "") == [[BOS]]
+    for prompt in ("", []):
+        (fault,) = encode(byte_tokenizer(), prompt)
+        assert str(fault) == "the prompt has no tokens"
+
+
 def test_token_ids_are_taken_as_they_are() -> None:
     assert encode(bos_tokenizer(), [5, 6, 7]) == [[5, 6, 7]]
 
