@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esurge_cli.options import EngineOptions
@@ -76,7 +75,7 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     check_options(options)
     start = time.monotonic()
     checkpoint = _open(options, progress)
-    tokenizer = _load_tokenizer(options.tokenizer) if options.tokenizer else checkpoint.load_tokenizer()
+    tokenizer = load_tokenizer(options, checkpoint, progress)
     from runner import eSurgeRunner
 
     runner = eSurgeRunner.from_checkpoint(checkpoint, runner_options(options), progress, warm_up=True)
@@ -91,6 +90,18 @@ def plan(options: EngineOptions, progress: Progress) -> tuple[Checkpoint, Decode
     checkpoint = _open(options, progress)
     config = decoder_config(checkpoint.config)
     return checkpoint, config, plan_engine(config, runner_options(options))
+
+
+def load_tokenizer(options: EngineOptions, checkpoint: Checkpoint, progress: Progress) -> PreTrainedTokenizerBase:
+    """The checkpoint's own, unless the options name another. Raises UserError."""
+    if options.tokenizer is None:
+        return checkpoint.load_tokenizer()
+    from runner.weights.checkpoint import open_checkpoint
+    from runner.weights.folder import load_tokenizer
+    from runner.weights.resolve import resolve_tokenizer
+
+    path = resolve_tokenizer(options.tokenizer, progress)
+    return load_tokenizer(path) if path.is_dir() else open_checkpoint(path).load_tokenizer()
 
 
 def check_options(options: EngineOptions) -> None:
@@ -139,23 +150,3 @@ def _scheduler_options(options: EngineOptions) -> dict[str, Any]:
         "chunked_prefill_enabled": options.enable_chunked_prefill,
         "async_scheduling": options.async_scheduling,
     }
-
-
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Of a folder, a GGUF file, or the Hub."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        from runner.weights.folder import load_tokenizer
-
-        return load_tokenizer(path)
-    if path.suffix == ".gguf":
-        from runner.weights.checkpoint import open_checkpoint
-
-        return open_checkpoint(path).load_tokenizer()
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # of many types, as transformers and the Hub's client fail in their own ways
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"the tokenizer {name} cannot be read: {reason}") from error

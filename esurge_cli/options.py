@@ -26,6 +26,18 @@ def _integer(text: str) -> int:
         raise ValueError("it must be a whole number") from None
 
 
+def _object(text: str) -> dict[str, Any]:
+    import orjson
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"it must be JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("it must be a JSON object")
+    return value
+
+
 def choice(*names: str) -> Kind:
     def parse(text: str) -> str:
         if text not in names:
@@ -134,10 +146,21 @@ class InputOptions:
     prompt_field: Annotated[str | None, Flag("Field that holds the prompt.", shown_default="prompt")] = None
     messages_field: Annotated[str | None, Flag("Field that holds the messages.", shown_default="messages")] = None
     id_field: Annotated[str, Flag("Field that holds the row's id.")] = "id"
+    prompt_template: Annotated[
+        str | None,
+        Flag("Jinja over the row's fields that makes the prompt: the template itself or @FILE.", Kind("TEXT|@FILE")),
+    ] = None
     chat: Annotated[bool, Flag("Send each plain prompt as one user message.")] = False
     system_prompt: Annotated[
         str | None, Flag("System message of every chat that has none of its own; plain prompts become chats.")
     ] = None
+    chat_template: Annotated[
+        str | None, Flag("Jinja chat template to use instead of the model's own.", Kind("FILE"))
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any],
+        Flag("What the chat template gets by name; a row's own chat_template_kwargs win.", Kind("JSON", _object)),
+    ] = field(default_factory=dict)
     on_too_long: Annotated[
         str,
         Flag(
@@ -211,7 +234,14 @@ class OutputOptions:
         list[str],
         Flag("Copy these fields of the row, with commas, or all; input_ is put before names that the output has."),
     ] = field(default_factory=list)
-    summary: Annotated[Path | None, Flag("File for the run's totals as JSON.", PATH)] = None
+    summary: Annotated[Path | None, Flag("File for the run's totals as JSON; --dry-run reads it.", PATH)] = None
+    dry_run: Annotated[
+        bool,
+        Flag(
+            "Read and tokenize everything, and report what the job would be: load no weights, generate nothing. The "
+            "time is estimated from what --summary names, of an earlier run or of esurge bench --json.",
+        ),
+    ] = False
     progress: Annotated[str, Flag("How progress is shown on stderr.", choice("auto", "rich", "plain", "none"))] = "auto"
 
     def of_lines(self) -> dict[str, Any]:

@@ -24,11 +24,12 @@ class TooLong(StrEnum):
 
 @dataclass(slots=True)
 class PreparedRow:
-    """A row that can run: `params.n` samples of `prompt_token_ids`."""
+    """A row that can run: `params.n` samples of `prompt_token_ids`, which lack `num_cut` tokens that were too many."""
 
     row: Row
     prompt_token_ids: list[int]
     params: SamplingParams
+    num_cut: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,8 +61,9 @@ class Preparer:
         try:
             if isinstance(encoded, RowFault):
                 raise encoded
+            num_tokens = len(encoded)
             params = self.sampling.params_for(row.sampling, row.index)
-            if len(encoded) >= self.max_model_len:
+            if num_tokens >= self.max_model_len:
                 if self.on_too_long is TooLong.SKIP:
                     return SkippedRow(row.index)
                 encoded = self._shortened(encoded, params.max_tokens)
@@ -69,7 +71,7 @@ class Preparer:
             return RowError(row.index, row.line, row.id, fault.type, str(fault), row.data)
         params.max_tokens = min(params.max_tokens, self.max_model_len - len(encoded))
         params.min_tokens = min(params.min_tokens, params.max_tokens)
-        return PreparedRow(row, encoded, params)
+        return PreparedRow(row, encoded, params, num_tokens - len(encoded))
 
     def _shortened(self, ids: list[int], max_tokens: int) -> list[int]:
         """What is kept of a prompt that is too long: all but the room for `max_tokens`, and at least half the context.

@@ -14,6 +14,12 @@ from scheduler import SamplingParams
 MAX_LOGPROBS = 20
 """What the runner's sampler reports at most (OpenAI's and vLLM's limit)."""
 
+MAX_SAMPLES = 16_384
+"""Of one row (vLLM's limit): all of them are in flight at once."""
+
+_MAX_TOP_K = (1 << 31) - 1
+"""What the sampler can hold; any number beyond the vocabulary is no limit."""
+
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -29,7 +35,7 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": (),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
-    "tools": ([],),
+    "tool_choice": ("auto", "none"),
 }
 """Parameters of OpenAI's and vLLM's that are refused by name, and the values (null besides) that ask for nothing."""
 
@@ -85,9 +91,11 @@ class SamplingDefaults:
         return not is_greedy and own.get("seed") is None
 
     def num_samples(self, own: Mapping[str, Any]) -> int:
-        """How many samples a good row has."""
+        """How many samples a row has, if it is a good one."""
         n = own.get("n")
-        return int(self.values.get("n", 1) if n is None else n)
+        if n is None:
+            n = self.values.get("n", 1)
+        return n if isinstance(n, int) else 1
 
     def describe(self) -> str:
         """What is in force where a row says nothing, for the header."""
@@ -99,11 +107,6 @@ class SamplingDefaults:
 def derived_seed(seed: int, index: int) -> int:
     """The seed of a row without one: the first 64 bits of BLAKE2b over "SEED/INDEX" in decimal, big-endian."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest())
-
-
-def is_parameter(name: str) -> bool:
-    """Whether a row's field of this name is a sampling parameter rather than data."""
-    return name in _CHECKS or name in _ALIASES or name in NOT_SUPPORTED
 
 
 def refuse_unsupported(own: Mapping[str, Any]) -> None:
@@ -147,8 +150,10 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _logprobs_as_number(values: Mapping[str, Any]) -> dict[str, Any]:
+def _logprobs_as_number(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """OpenAI's chat completions say `"logprobs": true, "top_logprobs": 5` where all others say `"logprobs": 5`."""
+    if "logprobs" not in values and "top_logprobs" not in values:
+        return values
     rest = {name: value for name, value in values.items() if name not in ("logprobs", "top_logprobs")}
     logprobs, top = values.get("logprobs"), values.get("top_logprobs")
     if top is not None and logprobs is not True:
@@ -205,6 +210,17 @@ def _logprobs(name: str, value: Any) -> int:
     return count
 
 
+def _samples(name: str, value: Any) -> int:
+    count = _integer(name, value)
+    if count > MAX_SAMPLES:
+        raise ValueError(f"{name} must be at most {MAX_SAMPLES}, not {_shown(value)}")
+    return count
+
+
+def _top_k(name: str, value: Any) -> int:
+    return min(_integer(name, value), _MAX_TOP_K)
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
@@ -213,12 +229,12 @@ def _shown(value: Any) -> str:
 _INF = math.inf
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "n": _integer,
+    "n": _samples,
     "max_tokens": _integer,
     "min_tokens": _integer,
     "temperature": _number,
     "top_p": _number,
-    "top_k": _integer,
+    "top_k": _top_k,
     "min_p": _number,
     "seed": _seed,
     "stop": _strings,
@@ -226,3 +242,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "ignore_eos": _boolean,
     "logprobs": _logprobs,
 }
+
+PARAMETERS = frozenset(_CHECKS) | frozenset(_ALIASES) | frozenset(NOT_SUPPORTED) | {"top_logprobs"}
+"""The fields of a row that are sampling parameters rather than data."""

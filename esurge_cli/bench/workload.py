@@ -13,7 +13,8 @@ from esurge_cli.rows.row import Row
 from esurge_cli.rows.selection import Selection
 from esurge_cli.rows.source import Source
 from esurge_cli.sampling import SamplingDefaults
-from esurge_cli.text.prompts import ChatOptions, PromptEncoder
+from esurge_cli.text.chats import ChatOptions
+from esurge_cli.text.prompts import PromptEncoder
 from runner.errors import UserError
 from scheduler import SamplingParams
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +19,8 @@ from esurge_cli.options import EngineOptions, InputOptions, OutputOptions, Sampl
 from esurge_cli.rows.row import Row
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from esurge_cli.display import Display
     from esurge_cli.engine import Engine
     from esurge_cli.feed import Feed
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from esurge_cli.rows.fields import FieldNames
     from esurge_cli.rows.source import Origin, Source
     from esurge_cli.sampling import SamplingDefaults
+    from esurge_cli.text.chats import ChatOptions
     from esurge_cli.totals import Totals
 
 EXIT_ERROR_ROWS = 3
@@ -74,6 +77,8 @@ class Job:
     output: OutputOptions
     sampling: SamplingFlags
     engine_options: EngineOptions
+    names: FieldNames = field(init=False)
+    chat: ChatOptions = field(init=False)
     num_rows: int | None = None
 
     def run(self) -> int:
@@ -84,18 +89,31 @@ class Job:
         source = self._open_source()
         target = self._check()
         with closing(make_display(self.output.progress)) as display:
+            if self.output.dry_run:
+                return self._dry_run(source, display)
             engine = load_engine(self.engine_options, display)
             return self._generate(source, target, engine, display)
 
     def _open_source(self) -> Source:
-        from esurge_cli.rows.fields import FieldNames
         from esurge_cli.rows.selection import Selection
         from esurge_cli.rows.source import Source
 
         reading = self.reading
-        names = FieldNames(reading.prompt_field, reading.messages_field, reading.id_field)
+        names = self.names = self._field_names()
         selection = Selection(reading.skip, reading.sample, reading.limit, self.engine_options.seed)
         return Source(self._open_origin(names), names, selection)
+
+    def _field_names(self) -> FieldNames:
+        from esurge_cli.rows.fields import FieldNames
+        from esurge_cli.text.templates import PromptTemplate
+        from runner.errors import UserError
+
+        reading = self.reading
+        if reading.prompt_template is None:
+            return FieldNames(reading.prompt_field, reading.messages_field, reading.id_field)
+        if reading.prompt_field or reading.messages_field:
+            raise UserError("--prompt-template names its fields itself; leave out --prompt-field and --messages-field")
+        return FieldNames(id=reading.id_field, template=PromptTemplate.of_flag(reading.prompt_template))
 
     def _open_origin(self, names: FieldNames) -> Origin:
         from esurge_cli.rows.dataset import HubDataset
@@ -115,9 +133,26 @@ class Job:
         from esurge_cli.engine import check_options
         from esurge_cli.results.target import Target
 
+        self.chat = self._chat_options()
         self._defaults({})
         check_options(self.engine_options)
-        return Target.of(self.output, input_is_openai=False)
+        return Target.of(self.output)
+
+    def _chat_options(self) -> ChatOptions:
+        from esurge_cli.text.chats import ChatOptions, check_template_kwargs, read_chat_template
+        from runner.errors import UserError
+
+        reading = self.reading
+        try:
+            check_template_kwargs(reading.chat_template_kwargs)
+        except ValueError as error:
+            raise UserError(f"--chat-template-kwargs: {error}") from error
+        return ChatOptions(
+            wrap=reading.chat or reading.system_prompt is not None,
+            system=reading.system_prompt,
+            template=None if reading.chat_template is None else read_chat_template(reading.chat_template),
+            template_kwargs=reading.chat_template_kwargs,
+        )
 
     def _defaults(self, generation_config: dict[str, Any]) -> SamplingDefaults:
         from esurge_cli.sampling import SamplingDefaults
@@ -134,6 +169,7 @@ class Job:
 
         defaults = self._defaults(engine.checkpoint.generation_config)
         self._show_settings(engine, defaults, display)
+        target = target.for_input(lambda: source.kind)
         lines = self._lines(engine, target)
         rules = self._rules(engine, defaults, target, lines)
         for change in target.changed_settings(rules.settings):
@@ -141,7 +177,9 @@ class Job:
         writer = target.writer(rules, display.paused)
         threading.Thread(target=self._count_rows, args=(source,), daemon=True).start()
         rows = (admitted for row in source.rows(display.note) if (admitted := writer.admit(row)) is not None)
-        with closing(ThreadedFeed(rows, self._preparer(engine, defaults))) as feed, Interrupt() as interrupt:
+        runner = engine.runner
+        preparer = self._preparer(engine.tokenizer, runner.config.vocab_size, runner.max_model_len, defaults)
+        with closing(ThreadedFeed(rows, preparer)) as feed, Interrupt() as interrupt:
             loop = self._loop(engine, feed, writer, lines, display, interrupt)
             run = Run(loop, writer)
             run.go()
@@ -151,6 +189,25 @@ class Job:
         if not run.is_complete:
             return interrupt.exit_status
         return EXIT_ERROR_ROWS if loop.totals.has_failed_rows else 0
+
+    def _dry_run(self, source: Source, display: Display) -> int:
+        from esurge_cli.display import results_console
+        from esurge_cli.dry_run import read_rate, take_census
+        from esurge_cli.dry_run_report import print_report
+        from esurge_cli.engine import load_tokenizer, plan
+        from esurge_cli.feed import ThreadedFeed
+
+        rate = None if self.output.summary is None else read_rate(self.output.summary)
+        checkpoint, config, engine_plan = plan(self.engine_options, display)
+        tokenizer = load_tokenizer(self.engine_options, checkpoint, display)
+        defaults = self._defaults(checkpoint.generation_config)
+        preparer = self._preparer(tokenizer, config.vocab_size, engine_plan.max_model_len, defaults)
+        display.header([f"{checkpoint.name}  context {engine_plan.max_model_len:,}", defaults.describe()])
+        with closing(ThreadedFeed(source.rows(), preparer)) as feed:
+            census = take_census(feed, engine_plan.max_num_seqs, display)
+        display.close()
+        print_report(results_console(), census, engine_plan, self.engine_options.model, rate)
+        return EXIT_ERROR_ROWS if census.num_bad else 0
 
     def _show_settings(self, engine: Engine, defaults: SamplingDefaults, display: Display) -> None:
         from esurge_cli.sampling import ignored_of_model
@@ -162,25 +219,29 @@ class Job:
     def _count_rows(self, source: Source) -> None:
         self.num_rows = source.count()
 
-    def _preparer(self, engine: Engine, defaults: SamplingDefaults) -> Preparer:
+    def _preparer(
+        self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, max_model_len: int, defaults: SamplingDefaults
+    ) -> Preparer:
         from esurge_cli.prepare import Preparer, TooLong
-        from esurge_cli.text.prompts import ChatOptions, PromptEncoder
+        from esurge_cli.text.prompts import PromptEncoder
 
-        system = self.reading.system_prompt
-        chat = ChatOptions(wrap=self.reading.chat or system is not None, system=system)
-        encoder = PromptEncoder(engine.tokenizer, engine.runner.config.vocab_size, chat)
-        return Preparer(encoder, defaults, engine.runner.max_model_len, TooLong(self.reading.on_too_long))
+        encoder = PromptEncoder(tokenizer, vocab_size, self.chat)
+        return Preparer(encoder, defaults, max_model_len, TooLong(self.reading.on_too_long))
 
     def _lines(self, engine: Engine, target: Target) -> Lines:
         from esurge_cli.results.flat import FlatLines
+        from esurge_cli.results.openai import OpenAILines
         from esurge_cli.results.target import Format
         from esurge_cli.results.text import TextLines
         from esurge_cli.text.detokenizer import TokenTexts
 
         if target.format is Format.TEXT:
             return TextLines()
+        token_text = TokenTexts(engine.tokenizer).alone
+        if target.format is Format.OPENAI:
+            return OpenAILines(engine.checkpoint.name, token_text)
         return FlatLines(
-            TokenTexts(engine.tokenizer).alone,
+            token_text,
             return_token_ids=self.output.return_token_ids,
             include_prompt=self.output.include_prompt,
             keep_fields=[name for names in self.output.keep_fields for name in names.split(",")],
@@ -193,7 +254,7 @@ class Job:
 
         settings = {
             **engine.identity(self.engine_options),
-            **self.reading.of_prompts(),
+            **self._prompt_settings(),
             **defaults.values,
             "seed": defaults.seed,
             **self.output.of_lines(),
@@ -209,6 +270,16 @@ class Job:
             resume=self.output.resume,
             retry=self.output.retry or frozenset(),
         )
+
+    def _prompt_settings(self) -> dict[str, Any]:
+        """All that a row's prompt depends on besides the row and the model, by name, as JSON values."""
+        template = self.names.template
+        return {
+            **self.reading.of_prompts(),
+            "prompt_template": None if template is None else template.source,
+            "chat_template": self.chat.template,
+            "chat_template_kwargs": self.chat.template_kwargs,
+        }
 
     def _loop(
         self, engine: Engine, feed: Feed, writer: Writer, lines: Lines, display: Display, interrupt: Interrupt

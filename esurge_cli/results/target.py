@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from esurge_cli.results.parquet import Parquet
 from esurge_cli.results.publish import Paths
 from esurge_cli.results.shards import ShardWriter, check_folder
 from esurge_cli.results.writer import Paused, PipeWriter, Writer
+from esurge_cli.rows.kinds import InputKind
 from runner.errors import UserError
 
 _ROWS_IN_SHARD = 100_000
@@ -37,16 +38,20 @@ _SUFFIXES = {Format.JSONL: ".jsonl", Format.OPENAI: ".jsonl", Format.PARQUET: ".
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where results go: `path` is None for standard output; `rows_in_shard` is None for all but a folder of shards."""
+    """Where results go: `path` is None for standard output; `rows_in_shard` is None for all but a folder of shards.
+
+    The format is not settled while it `follows_input`.
+    """
 
     path: Path | None
     format: Format
     rows_in_shard: int | None
     overwrite: bool
     resume: bool
+    follows_input: bool = False
 
     @classmethod
-    def of(cls, options: OutputOptions, input_is_openai: bool) -> Target:
+    def of(cls, options: OutputOptions) -> Target:
         """Raises UserError for flags that do not go together, and for an output that is to be left alone."""
         if options.overwrite and options.resume:
             raise UserError("--overwrite and --resume do not go together: one begins anew, the other goes on")
@@ -60,9 +65,19 @@ class Target:
             path = Path(options.output).expanduser()
             is_folder = options.shard_rows is not None or options.output.endswith("/") or path.is_dir()
             rows = (options.shard_rows or _ROWS_IN_SHARD) if is_folder else None
-        target = cls(path, _format(options, path, input_is_openai), rows, options.overwrite, options.resume)
+        output_format, follows_input = _format(options, path)
+        _check_fields(options, output_format)
+        target = cls(path, output_format, rows, options.overwrite, options.resume, follows_input)
         target._check()
         return target
+
+    def for_input(self, kind: Callable[[], InputKind]) -> Target:
+        """OpenAI's requests are answered as OpenAI does, unless something else was asked for.
+
+        The kind is asked for only where that matters, since it may have to be waited for.
+        """
+        is_openai = self.follows_input and kind() is InputKind.OPENAI
+        return replace(self, format=Format.OPENAI) if is_openai else self
 
     @property
     def is_pipe(self) -> bool:
@@ -104,13 +119,22 @@ class Target:
         return Parquet() if self.format is Format.PARQUET else encoding_of(path)
 
 
-def _format(options: OutputOptions, path: Path | None, input_is_openai: bool) -> Format:
-    """As asked, or by the name, or else as the input."""
+def _format(options: OutputOptions, path: Path | None) -> tuple[Format, bool]:
+    """As asked, or by the name; whether it is left to the input."""
     if options.output_format != "auto":
-        return Format(options.output_format)
+        return Format(options.output_format), False
     suffixes = path.suffixes if path is not None else []
     if ".parquet" in suffixes[-1:]:
-        return Format.PARQUET
+        return Format.PARQUET, False
     if ".txt" in suffixes[-2:]:
-        return Format.TEXT
-    return Format.OPENAI if input_is_openai else Format.JSONL
+        return Format.TEXT, False
+    return Format.JSONL, True
+
+
+def _check_fields(options: OutputOptions, output_format: Format) -> None:
+    """Raises UserError for fields that the format has no place for."""
+    if output_format not in (Format.OPENAI, Format.TEXT):
+        return
+    for name in ("return_token_ids", "include_prompt", "keep_fields"):
+        if getattr(options, name):
+            raise UserError(f"--{name.replace('_', '-')} has no place in {output_format} output; use jsonl or parquet")

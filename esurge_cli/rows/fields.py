@@ -6,17 +6,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from esurge_cli.rows.messages import check_messages
 from esurge_cli.rows.row import Chat, ErrorType, Record, Row, RowError, RowFault
-from esurge_cli.sampling import is_parameter
+from esurge_cli.sampling import PARAMETERS
+from esurge_cli.text.templates import PromptTemplate
+
+_EXACT = float(1 << 53)
+"""Floats below it are as good as whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """What the fields are called; None is the usual name, and takes any of the two that a row has."""
+    """What the fields are called; None is the usual name, and takes any of the two that a row has.
+
+    With a `template`, which is over all fields, none of them is the prompt by itself.
+    """
 
     prompt: str | None = None
     messages: str | None = None
     id: str = "id"
+    template: PromptTemplate | None = None
 
 
 def read_rows(records: Iterable[Record], names: FieldNames) -> Iterator[Row | RowError]:
@@ -33,26 +42,30 @@ def read_rows(records: Iterable[Record], names: FieldNames) -> Iterator[Row | Ro
         except RowFault as fault:
             yield RowError(index, record.line, row_id, fault.type, str(fault), fields)
         else:
-            sampling = {name: value for name, value in fields.items() if is_parameter(name)}
+            sampling = {name: fields[name] for name in fields if name in PARAMETERS}
             yield Row(index, record.line, row_id, prompt, sampling, fields)
 
 
 def _id(fields: dict[str, Any], names: FieldNames) -> str | int | None:
     value = fields.get(names.id)
-    if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
+    if value is None or type(value) in (str, int):
         return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)  # what data frames make of a column with gaps
     raise RowFault(ErrorType.INVALID_ROW, f"{names.id} must be a string or a whole number")
 
 
 def _prompt(fields: dict[str, Any], names: FieldNames) -> str | list[int] | Chat:
     """A field that a flag names wins over the usual name of the other kind."""
+    if names.template is not None:
+        return names.template.render(fields)
     prompt_name, messages_name = names.prompt or "prompt", names.messages or "messages"
     wants_prompt = fields.get(prompt_name) is not None and not (names.messages and not names.prompt)
     wants_messages = fields.get(messages_name) is not None and not (names.prompt and not names.messages)
     if wants_prompt and wants_messages:
         raise RowFault(ErrorType.INVALID_ROW, f"both {prompt_name} and {messages_name} are given")
     if wants_messages:
-        return Chat(_messages(fields[messages_name], messages_name))
+        return Chat(check_messages(fields[messages_name], messages_name))
     if wants_prompt:
         return _text_or_tokens(fields[prompt_name], prompt_name)
     missing = names.prompt or names.messages or f"{prompt_name} or {messages_name}"
@@ -62,17 +75,6 @@ def _prompt(fields: dict[str, Any], names: FieldNames) -> str | list[int] | Chat
 def _text_or_tokens(value: Any, name: str) -> str | list[int]:
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and all(type(item) is int for item in value):
+    if isinstance(value, list) and {*map(type, value)} <= {int}:
         return value
     raise RowFault(ErrorType.INVALID_ROW, f"{name} must be a string or a list of token ids")
-
-
-def _messages(value: Any, name: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise RowFault(ErrorType.INVALID_ROW, f"{name} must be a list of messages")
-    for message in value:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise RowFault(ErrorType.INVALID_ROW, f"each of {name} must be an object with a role")
-        if not isinstance(message.get("content"), str):
-            raise RowFault(ErrorType.INVALID_ROW, f"the content of each of {name} must be a string")
-    return value

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowFault
+from esurge_cli.text.chats import ChatFormat, ChatOptions, ChatRenderer, refuse_chat_parameters
+from esurge_cli.text.templates import reason_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """`wrap` makes a plain prompt one user message; `system` is put before the messages of a chat that has none."""
-
-    wrap: bool = False
-    system: str | None = None
 
 
 class PromptEncoder:
@@ -25,12 +18,15 @@ class PromptEncoder:
 
     A plain prompt gets the special tokens that the tokenizer adds by itself; a chat gets those of its template, and
     the beginning-of-sequence token where the tokenizer adds one and the template does not. No sequence has it twice.
+    A prompt that has no tokens even so is a fault, as in vLLM.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, chat: ChatOptions) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        self._chat = chat
+        self._wraps = chat.wrap
+        self._chats = ChatRenderer(tokenizer, chat)
+        # It also turns off truncation and padding, which a tokenizer's file may ask for.
         first = tokenizer("")["input_ids"][:1]
         self.bos_token_id: int | None = first[0] if first and first[0] == tokenizer.bos_token_id else None
 
@@ -40,41 +36,44 @@ class PromptEncoder:
         texts: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
         for i, row in enumerate(rows):
             try:
-                prompt = self._as_chat(row.prompt)
+                prompt = row.prompt
+                if isinstance(prompt, Chat) or (self._wraps and isinstance(prompt, str)):
+                    texts[False].append((i, self._render(prompt, row.data)))
+                    continue
+                refuse_chat_parameters(row.data)
                 if isinstance(prompt, list):
                     encoded[i] = self._checked_ids(prompt)
-                elif isinstance(prompt, Chat):
-                    texts[False].append((i, self._render(prompt)))
                 else:
                     texts[True].append((i, prompt))
             except RowFault as fault:
                 encoded[i] = fault
         for add_special_tokens, group in texts.items():
-            for (i, _), ids in zip(group, self._tokenize(group, add_special_tokens), strict=True):
-                encoded[i] = self._with_one_bos(ids)
+            for (i, _), ids in zip(group, self._tokenize([text for _, text in group], add_special_tokens), strict=True):
+                encoded[i] = ids if isinstance(ids, RowFault) else self._with_one_bos(ids)
         return [RowFault(ErrorType.INVALID_ROW, "the prompt has no tokens") if ids == [] else ids for ids in encoded]
 
-    def _as_chat(self, prompt: str | list[int] | Chat) -> str | list[int] | Chat:
-        if isinstance(prompt, str) and self._chat.wrap:
-            prompt = Chat([{"role": "user", "content": prompt}])
-        if isinstance(prompt, Chat) and self._chat.system is not None and prompt.messages[0]["role"] != "system":
-            return Chat([{"role": "system", "content": self._chat.system}, *prompt.messages])
-        return prompt
+    def _render(self, prompt: str | Chat, fields: dict[str, Any]) -> str:
+        messages = prompt.messages if isinstance(prompt, Chat) else [{"role": "user", "content": prompt}]
+        return self._chats.render(messages, ChatFormat.of_row(fields))
 
-    def _render(self, chat: Chat) -> str:
-        if not self._tokenizer.chat_template:
-            raise RowFault(ErrorType.INVALID_ROW, "the model has no chat template; give a prompt instead of messages")
+    def _tokenize(self, texts: list[str], add_special_tokens: bool) -> list[list[int] | RowFault]:
+        """Where one text fails, it fails alone."""
         try:
-            text = self._tokenizer.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # whatever a template raises
-            raise RowFault(ErrorType.INVALID_ROW, f"the chat template refuses the messages: {error}") from error
-        assert isinstance(text, str)
-        return text
+            return list(self._ids_of(texts, add_special_tokens))
+        except Exception as error:  # whatever a tokenizer raises
+            if len(texts) == 1:
+                return [RowFault(ErrorType.INVALID_ROW, f"the tokenizer refuses the prompt: {reason_of(error)}")]
+            return [result for text in texts for result in self._tokenize([text], add_special_tokens)]
 
-    def _tokenize(self, group: list[tuple[int, str]], add_special_tokens: bool) -> list[list[int]]:
-        if not group:
+    def _ids_of(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        """Through the tokenizer's Rust part where it has one: around it, transformers takes as much time again."""
+        if not texts:
             return []
-        texts = [text for _, text in group]
+        if self._tokenizer.is_fast:
+            encodings = self._tokenizer.backend_tokenizer.encode_batch_fast(
+                texts, add_special_tokens=add_special_tokens
+            )
+            return [encoding.ids for encoding in encodings]
         encoding: Any = self._tokenizer(texts, add_special_tokens=add_special_tokens, return_attention_mask=False)
         return encoding["input_ids"]
 

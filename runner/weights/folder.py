@@ -13,11 +13,13 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PretrainedCo
 
 from runner.errors import UserError
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
+TOKENIZER_FILES = ["tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json"]
 
 
 def load_config(folder: Path) -> PretrainedConfig:
     """The language model's config. Raises UserError where it is missing, damaged or of an unknown model."""
+    if not (folder / "config.json").exists():
+        raise UserError(_why_no_model(folder))
     values = read_json(folder / "config.json")
     model_type = values.get("model_type")
     if model_type is None:
@@ -45,12 +47,18 @@ def load_generation_config(folder: Path) -> dict[str, Any]:
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Raises UserError where the folder has no tokenizer, or one that needs a package or code that isn't here."""
-    if not any((folder / name).exists() for name in _TOKENIZER_FILES):
-        raise UserError(f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)})")
+    if not has_tokenizer(folder):
+        raise UserError(
+            f"{folder} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}); name another one with --tokenizer"
+        )
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # whatever the tokenizer's class raises
         raise UserError(f"the tokenizer of {folder} cannot be read: {first_line(error)}") from error
+
+
+def has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -64,6 +72,17 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{file} is not a JSON object")
     return values
+
+
+def _why_no_model(folder: Path) -> str:
+    """Of a folder without a config.json, by what is in it instead."""
+    missing = f"{folder} is not a model: its config.json is missing"
+    if (folder / "adapter_config.json").exists():
+        return f"{missing}, and adapter_config.json shows that it is an adapter of one"
+    ggufs = sorted(folder.glob("*.gguf"))
+    if ggufs:
+        return f"{missing}; it holds GGUF files, which are named one by one, such as {ggufs[0]}"
+    return missing
 
 
 def first_line(error: Exception) -> str:

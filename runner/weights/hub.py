@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
+    HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
@@ -21,7 +22,7 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from runner.errors import UserError
 from runner.progress import Progress
-from runner.weights.folder import first_line, read_json
+from runner.weights.folder import TOKENIZER_FILES, first_line, has_tokenizer, read_json
 from runner.weights.safetensors import INDEX, SINGLE
 
 _TIMEOUT = 5
@@ -48,15 +49,33 @@ def fetch(model: str, revision: str | None, progress: Progress) -> Path:
 
     Fetches config, tokenizer and safetensors only. Task "download" counts bytes. Raises UserError.
     """
+    return _fetch(model, revision, progress, _wanted, cached)
+
+
+def fetch_tokenizer(model: str, progress: Progress) -> Path:
+    """The folder of a model with its tokenizer alone, otherwise as `fetch`."""
+    return _fetch(model, None, progress, _wanted_of_tokenizer, _cached_tokenizer)
+
+
+def _fetch(
+    model: str,
+    revision: str | None,
+    progress: Progress,
+    wanted: Callable[[str, Iterable[str]], list[str]],
+    cached: Callable[[str, str | None], Path | None],
+) -> Path:
+    """`wanted` chooses of the repository's files, `cached` finds what is in the cache already."""
     shown = model if revision is None else f"{model} at revision {revision}"
     try:
         info = HfApi().model_info(model, revision=revision, timeout=_TIMEOUT)
-        files = _wanted(model, [file.rfilename for file in info.siblings or []])
+        files = wanted(model, [file.rfilename for file in info.siblings or []])
         return Path(snapshot_download(model, revision=revision, allow_patterns=files, tqdm_class=_bar_class(progress)))
     except GatedRepoError as error:
         raise UserError(f"{shown} is gated: accept its terms on the Hub, then set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
-        raise UserError(f"{shown} is neither a local path nor a model that the Hub shows to you") from error
+        raise UserError(
+            f"{shown} is neither a local path nor a model that the Hub shows to you; where it is private, set HF_TOKEN"
+        ) from error
     except RevisionNotFoundError as error:
         raise UserError(f"{model} has no revision {revision!r}") from error
     except HFValidationError as error:
@@ -67,8 +86,18 @@ def fetch(model: str, revision: str | None, progress: Progress) -> Path:
         folder = cached(model, revision)
         if folder is not None:
             return folder
-        reason = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else first_line(error)
-        raise UserError(f"{shown} is not on this machine, and cannot be fetched from the Hub: {reason}") from error
+        raise UserError(f"{shown} is not on this machine, and {_why_not_fetched(error)}") from error
+
+
+def _why_not_fetched(error: Exception) -> str:
+    if isinstance(error, OfflineModeIsEnabled):
+        return "cannot be fetched from the Hub: HF_HUB_OFFLINE is set; unset it, or name a local path"
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if status == 401:
+        return "the Hub does not accept your token: renew HF_TOKEN, or what hf auth login has kept"
+    if status == 403:
+        return "the Hub forbids it to you: HF_TOKEN must be of an account, and have the rights, to read it"
+    return f"cannot be fetched from the Hub: {first_line(error)}"
 
 
 def _wanted(model: str, files: Iterable[str]) -> list[str]:
@@ -77,6 +106,21 @@ def _wanted(model: str, files: Iterable[str]) -> list[str]:
     if not any(file.endswith(".safetensors") for file in top):
         raise UserError(f"{model} has no safetensors on the Hub; for a GGUF, fetch the file and name its path")
     return top
+
+
+def _wanted_of_tokenizer(model: str, files: Iterable[str]) -> list[str]:
+    return [file for file in files if "/" not in file and file.endswith(_ENDINGS) and not file.endswith(".safetensors")]
+
+
+def _cached_tokenizer(model: str, revision: str | None) -> Path | None:
+    """The folder of a model whose tokenizer is in the cache, with or without its weights."""
+    try:
+        folder = Path(
+            snapshot_download(model, revision=revision, allow_patterns=TOKENIZER_FILES, local_files_only=True)
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return folder if has_tokenizer(folder) else None
 
 
 def _has_all_weights(folder: Path) -> bool:

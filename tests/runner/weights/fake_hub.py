@@ -13,7 +13,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Serves one repository, `repo`, at revision "main"; `gated` lets its files be listed and not fetched."""
+    """Serves one repository, `repo`, at revision "main"; `gated` lets its files be listed and not fetched.
+
+    `refuses_with` is an HTTP status that is all it answers.
+    """
 
     daemon_threads = True
 
@@ -22,6 +25,7 @@ class FakeHub(ThreadingHTTPServer):
         self.repo = repo
         self.folder = folder
         self.gated = False
+        self.refuses_with: int | None = None
         self.fetched: list[str] = []
 
     @property
@@ -57,7 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
         files = [file for file in self.server.folder.rglob("*") if file.is_file()]
         names = {file.relative_to(self.server.folder).as_posix(): file for file in files}
         resolve = f"/{self.server.repo}/resolve/{COMMIT}/"
-        if path in (api, f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
+        if self.server.refuses_with is not None:
+            wrong_token = "Invalid credentials in Authorization header"
+            self._send_error(self.server.refuses_with, "", wrong_token if self.server.refuses_with == 401 else "No")
+        elif path in (api, f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
             siblings = [{"rfilename": name} for name in names]
             self._send_json({"id": self.server.repo, "sha": COMMIT, "siblings": siblings})
         elif path.startswith(f"{api}/revision/"):
@@ -83,10 +90,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_json(self, value: object) -> None:
         self._send(json.dumps(value).encode(), True, {"Content-Type": "application/json"})
 
-    def _send_error(self, status: int, code: str) -> None:
+    def _send_error(self, status: int, code: str, message: str | None = None) -> None:
         self.send_response(status)
         self.send_header("X-Error-Code", code)
-        self.send_header("X-Error-Message", code)
+        self.send_header("X-Error-Message", code if message is None else message)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

@@ -16,7 +16,8 @@ from runner.errors import UserError
 from runner.progress import no_progress
 from runner.weights import hub, wheel
 from runner.weights.checkpoint import open_checkpoint
-from runner.weights.resolve import DEFAULT_MODEL, resolve_model
+from runner.weights.folder import load_tokenizer
+from runner.weights.resolve import DEFAULT_MODEL, resolve_model, resolve_tokenizer
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -145,10 +146,57 @@ def test_what_the_hub_says_no_to(the_hub, monkeypatch):
     refuses("has no safetensors on the Hub; for a GGUF, fetch the file", DEFAULT_MODEL)
 
 
+def test_a_model_that_the_hub_keeps_from_you(the_hub):
+    refuses("model that the Hub shows to you; where it is private, set HF_TOKEN", "somebody/private")
+    the_hub.refuses_with = 401
+    refuses("org/model is not on this machine, and the Hub does not accept your token: renew HF_TOKEN", "org/model")
+    the_hub.refuses_with = 403
+    refuses("org/model is not on this machine, and the Hub forbids it to you", "org/model")
+    the_hub.refuses_with = 500
+    refuses("org/model is not on this machine, and cannot be fetched from the Hub: .*500", "org/model")
+
+
+def test_a_tokenizer_is_fetched_without_the_weights(the_hub, monkeypatch, tmp_path):
+    folder = resolve_tokenizer(DEFAULT_MODEL, no_progress)
+    assert load_tokenizer(folder)("a").input_ids == load_tokenizer(the_hub.folder)("a").input_ids
+    assert not any(name.endswith(".safetensors") for name in the_hub.fetched)
+    point_at_hub(monkeypatch, NOWHERE)
+    assert resolve_tokenizer(DEFAULT_MODEL, no_progress) == folder
+    assert resolve_tokenizer(str(tmp_path), no_progress) == tmp_path
+    for name, message in (
+        ("./nowhere", "the tokenizer ./nowhere does not exist"),
+        ("org/other", "org/other is not on this machine, and cannot be fetched from the Hub"),
+    ):
+        with pytest.raises(UserError, match=message):
+            resolve_tokenizer(name, no_progress)
+
+
+def test_a_folder_that_is_no_model_says_what_it_is(tmp_path):
+    def why() -> str:
+        with pytest.raises(UserError) as caught:
+            open_checkpoint(tmp_path)
+        return str(caught.value)
+
+    assert why() == f"{tmp_path} is not a model: its config.json is missing"
+    (tmp_path / "b.gguf").touch()
+    assert why().endswith(f"it holds GGUF files, which are named one by one, such as {tmp_path / 'b.gguf'}")
+    (tmp_path / "adapter_config.json").touch()
+    assert why().endswith("adapter_config.json shows that it is an adapter of one")
+
+
+def test_a_folder_without_weights_or_tokenizer_says_so(tiny_checkpoint):
+    folder = tiny_checkpoint("llama")
+    with pytest.raises(UserError, match=r"has no tokenizer .*; name another one with --tokenizer"):
+        open_checkpoint(folder).load_tokenizer()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has no weights: it has neither model.safetensors nor"):
+        open_checkpoint(folder)
+
+
 def test_no_hub_at_all(monkeypatch):
     refuses("org/model is not on this machine, and cannot be fetched from the Hub", "org/model")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    refuses("cannot be fetched from the Hub: HF_HUB_OFFLINE is set", "org/model")
+    refuses("cannot be fetched from the Hub: HF_HUB_OFFLINE is set; unset it, or name a local path", "org/model")
 
 
 def test_the_default_model_comes_from_the_hub_where_there_is_one(the_hub, the_wheel):
