@@ -15,7 +15,7 @@ from esurge_cli.rows.fields import FieldNames
 from esurge_cli.rows.lines import too_long
 from esurge_cli.rows.row import ErrorType, Record, RowFault
 from esurge_cli.rows.text_lines import not_utf8
-from esurge_cli.sampling import is_parameter
+from esurge_cli.sampling import PARAMETERS
 from runner.errors import UserError
 
 
@@ -107,7 +107,7 @@ class _Lines:
 
 def _value(column: str, cell: str, names: FieldNames) -> Any:
     is_list = column in ("stop", names.messages or "messages")
-    is_typed = is_list or is_parameter(column)
+    is_typed = is_list or column in PARAMETERS
     if not cell and (is_typed or column == names.id):
         return None
     if not is_typed or (is_list and not cell.lstrip().startswith("[")):

@@ -60,7 +60,7 @@ def test_killed_again_and_again_it_ends_as_if_it_had_not_been(tmp_path: Path, fl
     assert run(path, "-o", str(tmp_path / "whole") + "/" + name, *rest)[0] == 3
     arguments = [path, "-o", str(tmp_path / "killed") + "/" + name, *rest, "--resume", "--max-num-seqs", "4"]
     chance = random.Random(1)
-    for _ in range(6):
+    for _ in range(4):
         with process(*arguments, *_QUIET, pause=0.003, stdin=subprocess.DEVNULL) as esurge:
             wait_until(lambda: any((tmp_path / "killed").rglob("*.journal")), 60)
             time.sleep(chance.uniform(0, 0.5))
@@ -74,7 +74,7 @@ def test_sigterm_lets_the_rows_in_flight_end(tmp_path: Path) -> None:
     path, out = write_input(tmp_path), tmp_path / "out.jsonl"
     sizes = ["--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--no-enable-prefix-caching"]
     arguments = [path, "-o", str(out), *sizes]
-    with process(*arguments, pause=0.05, stdin=subprocess.DEVNULL) as esurge:
+    with process(*arguments, pause=0.02, stdin=subprocess.DEVNULL) as esurge:
         wait_until(lambda: out.exists() and out.stat().st_size > 0, 60)
         esurge.terminate()
         errors = esurge.stderr.read()  # type: ignore[union-attr]
@@ -184,14 +184,14 @@ def test_a_full_file_system(tmp_path: Path) -> None:
         pytest.skip("nothing can be mounted here")
     try:
         path = tmp_path / "in.jsonl"
-        path.write_text("".join(json.dumps({"id": i, "prompt": "y" * 40}) + "\n" for i in range(400)))
+        path.write_text("".join(json.dumps({"id": i, "prompt": "y" * 20}) + "\n" for i in range(400)))
         status, errors = run(str(path), "-o", str(folder / "out.jsonl"))
         assert status == 1
         assert "No space left on device" in errors
         assert "Traceback" not in errors
         data = (folder / "out.jsonl").read_bytes()
         assert data.endswith(b"\n")
-        assert all(json.loads(line)["text"] == "y" * 40 for line in data.splitlines())
+        assert all(json.loads(line)["text"] == "y" * 20 for line in data.splitlines())
         subprocess.run(["mount", "-o", "remount,size=1m", folder], check=True)
         assert run(str(path), "-o", str(folder / "out.jsonl"), "--resume")[0] == 0
         ids = [json.loads(line)["id"] for line in (folder / "out.jsonl").read_text().splitlines()]
