@@ -24,13 +24,14 @@ _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 def read_jsonl(lines: Iterable[bytes | None], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[Record]:
     r"""From what `read_lines` gives.
 
-    A byte order mark, \r before the \n and blank lines are passed over. Bad lines become faults, never exceptions.
+    A byte order mark (that of a file that was joined to others too), \r before the \n and blank lines are passed over.
+    Bad lines become faults, never exceptions.
     """
     for number, line in enumerate(lines, start=1):
         if line is None:
             yield Record(number, too_long(max_line_bytes))
             continue
-        text = line.removeprefix(codecs.BOM_UTF8).strip() if number == 1 else line.strip()
+        text = line.removeprefix(codecs.BOM_UTF8).strip()
         if text:
             yield Record(number, parse_object(text))
 

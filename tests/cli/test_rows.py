@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import itertools
 import json
@@ -17,6 +18,8 @@ from esurge_cli.rows.fields import FieldNames, read_rows
 from esurge_cli.rows.jsonl import read_jsonl
 from esurge_cli.rows.lines import read_lines
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowError
+
+BOM = codecs.BOM_UTF8
 
 
 def rows_of(data: bytes | str, **names: str) -> list[Row | RowError]:
@@ -137,9 +140,11 @@ def test_fields_may_be_called_otherwise() -> None:
 )
 def test_every_line_that_is_not_blank_is_one_row(lines: list[bytes]) -> None:
     data = b"\n".join(lines)
-    pieces = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    pieces = data.split(b"\n")
     rows = rows_of(data)
-    assert [row.line for row in rows] == [number for number, piece in enumerate(pieces, 1) if piece.strip()]
+    assert [row.line for row in rows] == [
+        number for number, piece in enumerate(pieces, 1) if piece.removeprefix(BOM).strip()
+    ]
     assert [row.index for row in rows] == list(range(len(rows)))
 
 
