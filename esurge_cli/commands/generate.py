@@ -169,7 +169,7 @@ class Job:
 
         defaults = self._defaults(engine.checkpoint.generation_config)
         self._show_settings(engine, defaults, display)
-        target = target.for_input(lambda: source.kind)
+        target = target.for_input(lambda: source.kind, self.output)
         lines = self._lines(engine, target)
         rules = self._rules(engine, defaults, target, lines)
         for change in target.changed_settings(rules.settings):

@@ -71,13 +71,16 @@ class Target:
         target._check()
         return target
 
-    def for_input(self, kind: Callable[[], InputKind]) -> Target:
+    def for_input(self, kind: Callable[[], InputKind], options: OutputOptions) -> Target:
         """OpenAI's requests are answered as OpenAI does, unless something else was asked for.
 
-        The kind is asked for only where that matters, since it may have to be waited for.
+        The kind is asked for only where that matters, since it may have to be waited for. Raises UserError for options
+        that such an answer has no place for.
         """
-        is_openai = self.follows_input and kind() is InputKind.OPENAI
-        return replace(self, format=Format.OPENAI) if is_openai else self
+        if not self.follows_input or kind() is not InputKind.OPENAI:
+            return self
+        _check_fields(options, Format.OPENAI)
+        return replace(self, format=Format.OPENAI)
 
     @property
     def is_pipe(self) -> bool:
@@ -137,4 +140,6 @@ def _check_fields(options: OutputOptions, output_format: Format) -> None:
         return
     for name in ("return_token_ids", "include_prompt", "keep_fields"):
         if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} has no place in {output_format} output; use jsonl or parquet")
+            raise UserError(
+                f"--{name.replace('_', '-')} has no place in {output_format} output; see --output-format jsonl"
+            )

@@ -145,7 +145,7 @@ def test_every_file_has_its_outcome_here() -> None:
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_an_input_of_the_corpus(name: str, generate: Callable[..., Result]) -> None:
-    result = generate(FOLDER / name, "--keep-fields", "all")
+    result = generate(FOLDER / name, "--keep-fields", "all", "--output-format", "jsonl")
     assert outcome_of(result.stdout) == OUTCOMES[name]
     num_bad = sum(isinstance(outcome, tuple) for outcome in OUTCOMES[name])
     assert result.exit_code == (3 if num_bad else 0)
@@ -180,7 +180,7 @@ BINARY: dict[str, tuple[bytes, Outcome, str | None]] = {
     "wrong_sum.jsonl.gz": (gzip.compress(A_AND_B)[:-8] + bytes(8), ["a", "b"], "CRC check failed"),
     "torn.jsonl.zst": (zstandard.compress(A_AND_B)[:-2], [], "ends in the midst of a frame"),
     "torn.csv.bz2": (bz2.compress(b"prompt\na\n")[:-4], ["a"], "ended before the end-of-stream marker"),
-    "twice.json.gz.gz": (gzip.compress(gzip.compress(A_AND_B)), bad_json(1), None),
+    "twice.json.gz.gz": (gzip.compress(gzip.compress(A_AND_B)), bad_row(1), None),
     "torn_array.json": (b'[{"prompt": "a"}, {"prompt": "b"', ["a"], "ends in the midst of an array"),
     "open_string.json": (b'[{"prompt": "a}, {"prompt": "b"}]', [], "ends in the midst of an array"),
     "long_line.jsonl": (

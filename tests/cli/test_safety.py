@@ -1,4 +1,4 @@
-"""`esurge generate` when it is stopped, killed, or left without its files."""
+"""`esurge generate` as a process: stopped, killed, left without its files, and at work on other formats."""
 
 from __future__ import annotations
 
@@ -198,3 +198,29 @@ def test_a_full_file_system(tmp_path: Path) -> None:
         assert ids == list(range(400))
     finally:
         subprocess.run(["umount", folder], check=False)
+
+
+def test_openai_requests_are_answered_as_openai_does(tmp_path: Path) -> None:
+    """By files and by a pipe, without a word about it; what such an answer has no place for is refused."""
+    bodies = [{"prompt": "ab"}, {"messages": [{"role": "user", "content": "Hi"}]}, {"prompt": 1}]
+    urls = ["/v1/completions", "/v1/chat/completions", "/v1/completions"]
+    requests = [
+        {"custom_id": f"r{i}", "method": "POST", "url": url, "body": {"model": "m"} | body}
+        for i, (url, body) in enumerate(zip(urls, bodies, strict=True))
+    ]
+    path, out = tmp_path / "requests.jsonl", tmp_path / "out.jsonl"
+    path.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    assert run(str(path), "-o", str(out))[0] == 3
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [answer["custom_id"] for answer in answers] == ["r0", "r1", "r2"]
+    assert [answer["response"]["status_code"] for answer in answers] == [200, 200, 400]
+    assert answers[0]["response"]["body"]["choices"][0]["text"] == "ab"
+    assert answers[1]["response"]["body"]["choices"][0]["message"]["content"] == "user: Hi\nassistant:"
+    before = out.read_bytes()
+    assert run(str(path), "-o", str(out), "--resume", "--retry", "error")[0] == 3
+    assert out.read_bytes() == before
+    with process("-", *_QUIET) as esurge:
+        piped, _ = esurge.communicate(path.read_text(), timeout=60)
+    assert piped.encode() == before
+    status, errors = run(str(path), "--keep-fields", "all")
+    assert (status, "has no place in openai output" in errors) == (2, True)
