@@ -66,6 +66,8 @@ class Known:
 
     def places_of(self, index: int, key: int) -> Iterator[int]:
         """Where a row may be: at its index, if the id is the same, then wherever its id is, the last written first."""
+        if not self._indices:
+            return
         here = self._at_index(index)
         if here is not None and self._keys[here] == key:
             yield here

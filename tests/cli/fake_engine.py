@@ -181,12 +181,16 @@ main()
 """
 
 
+def process_code(pause: float = 0, load_pause: float = 0) -> str:
+    """The program `esurge` with this engine."""
+    tests = Path(__file__).parents[1]
+    paths = [str(tests.parent), str(tests), str(tests / "cli")]
+    return _PROCESS.format(paths=paths, pause=pause, load_pause=load_pause)
+
+
 def process(*arguments: str, pause: float = 0, load_pause: float = 0, **options: Any) -> subprocess.Popen[str]:
     """`esurge generate` with this engine as a process; each step takes `pause` seconds, loading twice `load_pause`."""
-    tests = Path(__file__).parents[1]
-    code = _PROCESS.format(
-        paths=[str(tests.parent), str(tests), str(tests / "cli")], pause=pause, load_pause=load_pause
-    )
+    code = process_code(pause, load_pause)
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
     return subprocess.Popen([sys.executable, "-c", code, "generate", *arguments], text=True, **pipes)
 
