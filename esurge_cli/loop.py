@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from esurge_cli.errors import RunFailed
 from esurge_cli.feed import Feed
 from esurge_cli.generation import Generation, Sample
 from esurge_cli.prepare import Outcome, PreparedRow, SkippedRow
@@ -14,6 +15,7 @@ from esurge_cli.results.writer import Writer
 from esurge_cli.rows.row import RowError
 from esurge_cli.text.detokenizer import TokenTexts
 from esurge_cli.totals import Totals
+from runner.errors import DeviceError
 from scheduler import EngineCoreOutput, EngineRequestStatus, ModelRunnerOutput, Scheduler, SchedulerOutput
 
 _MAX_PROMPT_TOKENS = 1 << 21
@@ -98,10 +100,13 @@ class Loop:
 
     def _step(self) -> None:
         scheduler_output = self._scheduler.schedule()
-        if self._is_async:
-            self._step_ahead(scheduler_output)
-        else:
-            self._update(scheduler_output, self._runner.run(scheduler_output))
+        try:
+            if self._is_async:
+                self._step_ahead(scheduler_output)
+            else:
+                self._update(scheduler_output, self._runner.run(scheduler_output))
+        except DeviceError as error:
+            raise RunFailed(str(error)) from error
 
     def _step_ahead(self, scheduler_output: SchedulerOutput) -> None:
         """Let the device begin the step before the results of the one before it are looked at."""

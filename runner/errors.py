@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to mend."""
+"""Errors that are no bugs."""
 
 
 class UserError(Exception):
@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command line prints it without a traceback and exits with status 2. Anything else that escapes is a bug.
     """
+
+
+class DeviceError(Exception):
+    """The device cannot go on with a step; one line that says why and what may help."""

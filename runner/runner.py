@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import numpy as np
 from runner.attention import best_attention
 from runner.batch import Batch, Step
 from runner.drafts import PromptLookup
+from runner.errors import DeviceError
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
 from runner.models.params import DTYPES, load_params, params_shape
 from runner.options import EnginePlan, RunnerOptions, plan_engine
 from runner.programs import bucket_of, enable_compilation_cache, token_buckets
 from runner.progress import Progress, no_progress
-from runner.sampler import Sampled
+from runner.sampler import NO_TOKEN, Sampled
 from runner.step import step_programs
 from runner.weights.checkpoint import Checkpoint, open_checkpoint
 from scheduler import CacheGroupsConfig, ModelRunnerOutput, SchedulerOutput
@@ -161,13 +163,15 @@ class eSurgeRunner:
         num_samples = self.plan.num_samples_of(bucket)
         step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket), num_samples)
         forward, sample = self._programs.get("forward", bucket), self._programs.get("sample", num_samples)
-        hidden, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
-        sampled, self._latest = sample(self._params, hidden, step.sampling)
+        with _device_errors(bucket):
+            hidden, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
+            sampled, self._latest = sample(self._params, hidden, step.sampling)
         is_decoding = scheduler_output.total_num_scheduled_tokens == step.num_samples.sum()
         return partial(self._collect, step, sampled, is_decoding, start)
 
     def _collect(self, step: Step, sampled: Sampled, is_decoding: bool, start: float) -> ModelRunnerOutput:
-        accepted = _accepted(step, np.asarray(sampled.token_id))
+        with _device_errors(len(step.tokens.ids)):
+            accepted = _accepted(step, np.asarray(sampled.token_id))
         if is_decoding:
             self._lookup.costs.observe(len(step.tokens.ids), time.perf_counter() - start)
         self._batch.append(step, accepted)
@@ -177,6 +181,11 @@ class eSurgeRunner:
             sampled_token_ids=accepted,
             spec_token_ids=self._propose(step, accepted, is_decoding),
             logprobs=_logprobs(step, sampled, accepted),
+            errors={
+                req_id: "the model's output for it is not a finite number"
+                for req_id, tokens in zip(step.req_ids, accepted, strict=True)
+                if NO_TOKEN in tokens
+            },
         )
 
     def _propose(self, step: Step, accepted: list[list[int]], is_decoding: bool) -> list[list[int]] | None:
@@ -189,6 +198,21 @@ class eSurgeRunner:
         sampled = [req_id for req_id, tokens in zip(step.req_ids, accepted, strict=True) if tokens]
         proposed = self._lookup.propose([(req_id, self._batch.token_ids_of(req_id)) for req_id in sampled], is_decoding)
         return [proposed.get(req_id, []) for req_id in step.req_ids]
+
+
+@contextmanager
+def _device_errors(num_tokens: int) -> Iterator[None]:
+    """XLA's errors of a step of `num_tokens` as DeviceError."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        if "RESOURCE_EXHAUSTED" not in reason:
+            raise DeviceError(f"the device has failed: {reason}") from error
+        raise DeviceError(
+            f"the device has no memory left for a step of {num_tokens} tokens; lower --max-num-batched-tokens, "
+            "--max-num-seqs or --kv-cache-memory"
+        ) from error
 
 
 def _accepted(step: Step, token_ids: np.ndarray) -> list[list[int]]:

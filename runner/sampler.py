@@ -60,9 +60,15 @@ class SamplingBatch(NamedTuple, Generic[Array]):
     wants_logprobs: Array
 
 
+NO_TOKEN = -1
+
+
 class Sampled(NamedTuple):
-    """token_id int32 [S]; the rest is of the raw distribution, zeros where no row asked: logprob float32 [S],
-    rank int32 [S] (1 is the likeliest), top_token_id and top_logprob [S, MAX_LOGPROBS]."""
+    """token_id int32 [S], NO_TOKEN where the model's output is no number.
+
+    The rest is of the raw distribution, zeros where no row asked: logprob float32 [S], rank int32 [S] (1 is the
+    likeliest), top_token_id and top_logprob [S, MAX_LOGPROBS].
+    """
 
     token_id: jax.Array
     logprob: jax.Array
@@ -73,11 +79,13 @@ class Sampled(NamedTuple):
 
 def sample(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> Sampled:
     """Choose a token for every row of float32 logits [S, vocab]."""
-    greedy = _argmax(logits)
+    greedy = _argmax(logits)  # of a row with a NaN it is that one
+    is_sound = jnp.isfinite(jnp.take_along_axis(logits, greedy[:, None], axis=-1)[:, 0])
     is_random = batch.temperature >= _GREEDY_TEMPERATURE
     drawn = jax.lax.cond(jnp.any(is_random), _draw, lambda *_: greedy, logits, batch)
     token_id = jnp.where(is_random, drawn, greedy)
-    return jax.lax.cond(jnp.any(batch.wants_logprobs), _with_logprobs, _without_logprobs, logits, token_id)
+    sampled = jax.lax.cond(jnp.any(batch.wants_logprobs), _with_logprobs, _without_logprobs, logits, token_id)
+    return sampled._replace(token_id=jnp.where(is_sound, sampled.token_id, NO_TOKEN))
 
 
 def keep_mask(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> jax.Array:

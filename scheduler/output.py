@@ -88,7 +88,7 @@ class ModelRunnerOutput:
 
     `logprobs[i]` are parallel to them, empty for a request that asked for none. `prompt_logprobs_dict` holds the
     requests whose prompt positions were scored in this step: the log-probabilities of the prompt tokens that follow
-    the positions computed.
+    the positions computed. `errors` says of requests that cannot go on why.
     """
 
     req_ids: list[str]
@@ -97,6 +97,7 @@ class ModelRunnerOutput:
     spec_token_ids: list[list[int]] | None = None
     logprobs: list[list[TokenLogprobs]] | None = None
     prompt_logprobs_dict: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class EngineRequestStatus(IntEnum):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """FINISHED_IGNORED is a request that could never run: an error."""
+        """FINISHED_IGNORED is a request that could never run, or not go on: an error."""
         return _FINISH_REASONS.get(self)
 
 

@@ -296,6 +296,10 @@ class Scheduler(SchedulerInterface):
     def _update_request(
         self, request: EngineRequest, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> EngineCoreOutput | None:
+        error = model_runner_output.errors.get(request.request_id)
+        if error is not None:
+            self._finish(request, EngineRequestStatus.FINISHED_IGNORED)
+            return EngineCoreOutput(request.request_id, [], FinishReason.ERROR, error=error)
         index = model_runner_output.req_id_to_index[request.request_id]
         token_ids = model_runner_output.sampled_token_ids[index]
         if scheduler_output.scheduled_spec_decode_tokens or request.num_placeholders:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_engine import EOS, A, EchoRunner, ids_of, make_engine
 
+from esurge_cli.errors import RunFailed
 from esurge_cli.feed import ListFeed
 from esurge_cli.loop import Loop
 from esurge_cli.options import EngineOptions
@@ -18,6 +19,7 @@ from esurge_cli.results.flat import FlatLines
 from esurge_cli.results.result import KeptRow, Status
 from esurge_cli.rows.row import ErrorType, Row, RowError
 from esurge_cli.text.detokenizer import TokenTexts
+from runner.errors import DeviceError
 from scheduler import SamplingParams
 
 
@@ -254,6 +256,18 @@ def test_lines_of_an_earlier_run_are_written_as_they_are() -> None:
     assert loop.run()
     assert writer.texts() == [["kept"], ["a"]]
     assert loop.totals.num_good == 1
+
+
+def test_a_device_that_fails_fails_the_run() -> None:
+    runner = EchoRunner()
+
+    def fail(step: int) -> None:
+        raise DeviceError("the device has no memory left")
+
+    runner.before_step = fail
+    loop, _ = make_loop([prepared(0, "abc")], runner)
+    with pytest.raises(RunFailed, match="no memory left"):
+        loop.run()
 
 
 def test_totals() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 
+import jax
 import pytest
 from reference import generate
 
 from runner import eSurgeRunner
-from runner.errors import UserError
-from scheduler import SamplingParams
+from runner.errors import DeviceError, UserError
+from scheduler import FinishReason, SamplingParams
 
 OPTIONS = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 128, "num_pages": 100}
 PROMPTS = [[5, 6, 7, 8], list(range(3, 60)), [9] * 20]
@@ -87,3 +88,35 @@ def test_weights_and_pages_of_half_the_size_run(folder, dtype):
     runner = eSurgeRunner.from_pretrained(folder, dtype=dtype, **OPTIONS)
     run = generate(runner, PROMPTS, SamplingParams(temperature=0, max_tokens=5), max_num_batched_tokens=64)
     assert [len(r.token_ids) for r in run.results] == [5, 5, 5]
+
+
+def test_a_request_whose_output_is_no_number_ends_as_an_error_and_harms_no_other(folder):
+    """The embedding of token 9 is spoilt, which only the last of the prompts has."""
+    prompts = [[5, 6, 7, 8], list(range(10, 60)), [9] * 20]
+    runner = eSurgeRunner.from_pretrained(folder, **OPTIONS)
+    assert not runner.config.tie_word_embeddings
+    params = SamplingParams(temperature=0, max_tokens=6)
+    sound = generate(runner, prompts[:2], params, max_num_batched_tokens=64)
+    assert all(9 not in result.token_ids for result in sound.results)
+    runner._params["embedding"] = runner._params["embedding"].at[9].set(float("nan"))
+    spoilt = generate(runner, prompts, params, max_num_batched_tokens=64)
+    assert [result.token_ids for result in spoilt.results] == [*(result.token_ids for result in sound.results), []]
+    assert [result.finish_reason for result in spoilt.results][2] is FinishReason.ERROR
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes", "no memory left for a step of 8 tokens"),
+        ("INTERNAL: it broke", "the device has failed: INTERNAL: it broke"),
+    ],
+)
+def test_what_the_device_says_is_said_in_a_line(folder, monkeypatch, reason, message):
+    runner = eSurgeRunner.from_pretrained(folder, **OPTIONS)
+
+    def fail(*arguments):
+        raise jax.errors.JaxRuntimeError(reason)
+
+    monkeypatch.setattr(runner._programs, "get", lambda kind, size: fail)
+    with pytest.raises(DeviceError, match=message):
+        generate(runner, PROMPTS[:1], SamplingParams(max_tokens=2), max_num_batched_tokens=64)

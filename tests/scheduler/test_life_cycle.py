@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scenarios import EOS, add, make_request, make_requests, make_scheduler, new_ids, sampled, step, update
 
@@ -214,3 +216,18 @@ def test_stats_count_pages_hits_and_preemptions() -> None:
     assert (stats.num_used_pages, stats.num_pages) == (6, 10)
     assert (stats.num_prompt_tokens, stats.num_cached_tokens) == (160, 0)
     assert (stats.num_preemptions, stats.num_recomputed_tokens) == (1, 80)
+
+
+def test_a_request_that_the_runner_cannot_go_on_with_ends_as_an_error_and_the_others_go_on() -> None:
+    scheduler = make_scheduler()
+    requests = make_requests(2)
+    add(scheduler, *requests)
+    step(scheduler)
+    output = scheduler.schedule()
+    answer = replace(sampled(output, {"0": [-1], "1": [7]}), errors={"0": "no number"})
+    outputs = {one.request_id: one for one in scheduler.update_from_output(output, answer)[0].outputs}
+    assert (outputs["0"].finish_reason, outputs["0"].error) == (FinishReason.ERROR, "no number")
+    assert outputs["0"].new_token_ids == []
+    assert outputs["1"].new_token_ids == [7]
+    assert requests[0].status is EngineRequestStatus.FINISHED_IGNORED
+    assert scheduler.schedule().finished_req_ids == {"0"}
