@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fake_engine import process, wait_until
 
 ROWS = 60
+
+_KILLS = int(os.environ.get("ESURGE_TEST_KILLS", "4"))
+"""How often a process is killed in each of the formats."""
 
 _QUIET = ("--progress", "none", "--no-enable-prefix-caching")
 """What a prompt finds in the cache depends on what ran before it, and `cached_tokens` says so."""
@@ -42,6 +47,15 @@ def visible(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.rglob("[!.]*")) if path.is_file()}
 
 
+def state(folder: Path) -> dict[str, int]:
+    """The sizes of all files, hidden ones too."""
+    sizes = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            sizes[str(path)] = path.stat().st_size
+    return sizes
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -58,16 +72,25 @@ def test_killed_again_and_again_it_ends_as_if_it_had_not_been(tmp_path: Path, fl
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
     assert run(path, "-o", str(tmp_path / "whole") + "/" + name, *rest)[0] == 3
-    arguments = [path, "-o", str(tmp_path / "killed") + "/" + name, *rest, "--resume", "--max-num-seqs", "4"]
-    chance = random.Random(1)
-    for _ in range(4):
+    killed = tmp_path / "killed"
+    arguments = [path, "-o", f"{killed}/{name}", *rest, "--resume", "--max-num-seqs", "4"]
+    chance = random.Random(len(name))
+    num_killed = 0
+    while num_killed < _KILLS:
+        before = state(killed)
         with process(*arguments, *_QUIET, pause=0.003, stdin=subprocess.DEVNULL) as esurge:
-            wait_until(lambda: any((tmp_path / "killed").rglob("*.journal")), 60)
-            time.sleep(chance.uniform(0, 0.5))
+            wait_until(lambda before=before, esurge=esurge: state(killed) != before or esurge.poll() is not None, 60)
+            time.sleep(chance.uniform(0, 0.4))
             esurge.kill()
+        num_killed += esurge.returncode == -signal.SIGKILL
+        if esurge.returncode >= 0:  # it came to its end before
+            assert esurge.returncode == 3
+            assert visible(killed) == visible(tmp_path / "whole")
+            shutil.rmtree(killed)
+            killed.mkdir()
     status, errors = run(*arguments)
     assert status == 3, errors
-    assert visible(tmp_path / "killed") == visible(tmp_path / "whole")
+    assert visible(killed) == visible(tmp_path / "whole")
 
 
 def test_sigterm_lets_the_rows_in_flight_end(tmp_path: Path) -> None:
@@ -224,3 +247,29 @@ def test_openai_requests_are_answered_as_openai_does(tmp_path: Path) -> None:
     assert piped.encode() == before
     status, errors = run(str(path), "--keep-fields", "all")
     assert (status, "has no place in openai output" in errors) == (2, True)
+
+
+def test_an_input_that_is_deleted_under_the_reader(tmp_path: Path) -> None:
+    """The file that is open can be read to its end; the next one is gone, and that is said once the rows are out."""
+    paths = [tmp_path / f"{i}.jsonl" for i in range(2)]
+    for path in paths:
+        path.write_text('{"prompt": "a"}\n' * 1500)
+    out = tmp_path / "out.jsonl"
+    arguments = [*map(str, paths), "-o", str(out), "--max-num-seqs", "4"]
+    with process(*arguments, *_QUIET, pause=0.01, stdin=subprocess.DEVNULL) as esurge:
+        wait_until(lambda: out.exists() and out.stat().st_size > 0, 60)
+        for path in paths:
+            path.unlink()
+        _, errors = esurge.communicate(timeout=120)
+    assert esurge.returncode == 1
+    assert f"{paths[1]}" in errors
+    assert "Traceback" not in errors
+    assert sorted(json.loads(line)["index"] for line in out.read_text().splitlines()) == list(range(1500))
+
+
+def test_flags_are_completed(tmp_path: Path) -> None:
+    with process(
+        env=os.environ | {"_ESURGE_COMPLETE": "complete_bash", "COMP_WORDS": "esurge generate --res", "COMP_CWORD": "2"}
+    ) as esurge:
+        suggested, _ = esurge.communicate(timeout=60)
+    assert suggested.split() == ["--resume"]
