@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,11 +12,12 @@ import numpy as np
 
 from esurge_cli.results import disk
 from esurge_cli.results.encodings import Encoding
-from esurge_cli.results.journal import DTYPE, header, read_records
+from esurge_cli.results.journal import RECORD, header, read_records
 from esurge_cli.results.spool import open_locked
 from runner.errors import UserError
 
 _PIECE = 1 << 20
+_CLOSE = 4
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -101,17 +101,17 @@ def restore_spool(paths: Paths) -> None:
 
 
 def _columns(journal: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The index of each entry, and where its lines end, int64 [entries]."""
-    chunks = [(chunk["row"].astype(np.int64), chunk["length"].astype(np.int64)) for chunk in read_records(journal)]
+    """The index of each entry, uint32 [entries], and where its lines end, int64 [entries]."""
+    chunks = [(chunk["row"].astype(np.uint32), chunk["length"].astype(np.int64)) for chunk in read_records(journal)]
     if not chunks:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
     indices, lengths = (np.concatenate(column) for column in zip(*chunks, strict=True))
     return indices, np.cumsum(lengths, out=lengths)
 
 
 def _order(indices: np.ndarray, is_kept: bytearray, ordered: bool) -> np.ndarray:
-    """The entries that count, in the order in which they are to stand, int64 [rows]."""
-    order = np.argsort(indices, kind="stable")
+    """The entries that count, in the order in which they are to stand, int32 [rows]."""
+    order = np.argsort(indices, kind="stable").astype(np.int32)
     is_last = np.ones(len(order), bool)
     in_order = indices[order]
     is_last[:-1] = in_order[:-1] != in_order[1:]
@@ -130,31 +130,34 @@ class _Pieces:
     ends: np.ndarray
 
     def __iter__(self) -> Iterator[bytes]:
-        size = int(self.ends[-1]) if len(self.ends) else 0
-        if not size:
-            return
-        with self.spool.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+        with self.spool.open("rb", buffering=0) as file:
             for first in range(0, len(self.order), _ROWS_AT_ONCE):
                 chosen = self.order[first : first + _ROWS_AT_ONCE]
+                ends = self.ends[chosen]
                 starts = np.where(chosen > 0, self.ends[chosen - 1], 0)
-                parts, size = [], 0
-                for start, end in zip(starts.tolist(), self.ends[chosen].tolist(), strict=True):
-                    parts.append(data[start:end])
-                    size += end - start
-                    if size >= _PIECE:
-                        yield b"".join(parts)
-                        parts, size = [], 0
-                yield b"".join(parts)
+                sizes = np.cumsum(ends - starts)
+                cuts = np.searchsorted(sizes, np.arange(_PIECE, int(sizes[-1]), _PIECE))
+                for part in np.split(np.arange(len(chosen)), cuts):
+                    yield _read(file.fileno(), starts[part], ends[part])
+
+
+def _read(file: int, starts: np.ndarray, ends: np.ndarray) -> bytes:
+    """The spans of a file, joined: read as one where they lie close together, as those of rows in flight do."""
+    if not len(starts):
+        return b""
+    first, size = int(starts.min()), int(ends.max() - starts.min())
+    if size <= _CLOSE * _PIECE:
+        data = os.pread(file, size, first)
+        return b"".join([data[a:b] for a, b in zip((starts - first).tolist(), (ends - first).tolist(), strict=True)])
+    return b"".join([os.pread(file, b - a, a) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
 
 
 def _records(journal: Path, order: np.ndarray) -> Iterator[bytes]:
-    if not len(order):
-        return
     with journal.open("rb") as file:
-        start = len(file.readline())
-    records = np.memmap(journal, DTYPE, "r", start, int(order.max()) + 1)
-    for first in range(0, len(order), _ROWS_AT_ONCE):
-        yield records[order[first : first + _ROWS_AT_ONCE]].tobytes()
+        header_size = len(file.readline())
+        for first in range(0, len(order), _ROWS_AT_ONCE):
+            starts = header_size + RECORD.size * order[first : first + _ROWS_AT_ONCE].astype(np.int64)
+            yield _read(file.fileno(), starts, starts + RECORD.size)
 
 
 def _sync(path: Path) -> None:
