@@ -190,6 +190,11 @@ class InputOptions:
     )
     limit: Annotated[int | None, Flag("Then take this many rows only.", COUNT)] = None
 
+    @property
+    def is_part(self) -> bool:
+        """Whether only some of the input's rows are taken."""
+        return bool(self.skip) or self.sample is not None or self.limit is not None
+
     def of_prompts(self) -> dict[str, Any]:
         """Those that a row's prompt depends on, by name, as JSON values."""
         names = ("prompt_field", "messages_field", "chat", "system_prompt", "on_too_long")

@@ -148,7 +148,7 @@ class _TimedRunner:
 
 
 class _NoWriter:
-    num_held = num_changed = 0
+    num_held = num_changed = num_dropped = 0
 
     def __init__(self) -> None:
         self.kept: Counter[Status] = Counter()

@@ -269,6 +269,7 @@ class Job:
             overwrite=self.output.overwrite,
             resume=self.output.resume,
             retry=self.output.retry or frozenset(),
+            is_part=self.reading.is_part,
         )
 
     def _prompt_settings(self) -> dict[str, Any]:
@@ -325,6 +326,8 @@ class Job:
             display.note(f"{rows} failed; the output says why")
         if run.writer.num_changed:
             display.note(f"{run.writer.num_changed:,} rows or their settings have changed; they were generated again")
+        if run.writer.num_dropped:
+            display.note(f"{run.writer.num_dropped:,} rows of before are not in the input any more; they were dropped")
         if not run.is_complete and run.failure is None:
             display.note("interrupted; the rows that were finished are written")
         if resume is not None:

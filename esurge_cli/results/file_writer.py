@@ -27,7 +27,8 @@ class Rules:
     """How files are written, and what of an earlier run's counts.
 
     `settings` are all that the rows' lines depend on besides the rows, as JSON values by name. Rows that ended as one
-    of `retry` are made again. `num_lines` tells how many lines a good row has.
+    of `retry` are made again. `num_lines` tells how many lines a good row has. Where the run takes only a part of the
+    input (`is_part`), rows that are not in it are left as they are; otherwise they are dropped.
     """
 
     lines: Lines
@@ -38,6 +39,7 @@ class Rules:
     overwrite: bool = False
     resume: bool = False
     retry: frozenset[Status] = frozenset()
+    is_part: bool = False
 
 
 class _Identity(NamedTuple):
@@ -59,7 +61,7 @@ class FileWriter:
     def __init__(self, paths: Paths, rules: Rules) -> None:
         self.kept: Counter[Status] = Counter()
         self._identities: dict[int, _Identity] = {}
-        self.num_changed = 0
+        self.num_changed = self.num_dropped = 0
         self.num_admitted = self.num_written = 0
         self._paths = paths
         self._rules = rules
@@ -68,6 +70,8 @@ class FileWriter:
             self._spool, self._known = _open_recovered(paths, rules) if rules.resume else _open_new(paths, rules)
         except OSError as error:
             raise RunFailed(f"{paths.output} cannot be written: {error.strerror}") from error
+        if rules.is_part:
+            self._known.keep_all()
 
     def admit(self, row: Row | RowError) -> Row | RowError | KeptRow | None:
         identity = _Identity(key_of(row.id), self._rules.fingerprints.of(row))
@@ -97,6 +101,7 @@ class FileWriter:
         return known.num_lines(place) == self._rules.num_lines(row) or known.status(place) is Status.FAILED
 
     def _moved(self, place: int, index: int) -> KeptRow:
+        self._known.drop(place)
         lines = self._spool.read(*self._known.span(place))
         return KeptRow(index, self._rules.lines.renumbered(lines, index), self._known.status(place))
 
@@ -115,7 +120,7 @@ class FileWriter:
             self._spool.flush()
             self._spool.sync()
             if is_complete:
-                publish(self._paths, self._rules.settings, self._known.is_kept, self._rules.ordered)
+                self.num_dropped = publish(self._paths, self._rules.settings, self._known.is_kept, self._rules.ordered)
         except OSError as error:
             raise RunFailed(f"{self._paths.output} cannot be written: {error.strerror}") from error
         finally:

@@ -64,6 +64,13 @@ class Known:
     def keep(self, place: int) -> None:
         self.is_kept[place] = 1
 
+    def keep_all(self) -> None:
+        """Those as well that no row asks for."""
+        self.is_kept[:] = b"\x01" * len(self)
+
+    def drop(self, place: int) -> None:
+        self.is_kept[place] = 0
+
     def places_of(self, index: int, key: int) -> Iterator[int]:
         """Where a row may be: at its index, if the id is the same, then wherever its id is, the last written first."""
         if not self._indices:

@@ -48,16 +48,16 @@ class Paths:
         return self.output.with_name(f".{self.output.name}.{suffix}")
 
 
-def publish(paths: Paths, settings: Mapping[str, Any], is_kept: bytearray, ordered: bool) -> None:
+def publish(paths: Paths, settings: Mapping[str, Any], is_kept: bytearray, ordered: bool) -> int:
     """Make the output of what the spool and its journal hold.
 
     Of the entries that were there before (as many as `is_kept` has) only those that are kept count, and of each index
-    only the last. Raises OSError.
+    only the last. Returns how many rows are dropped by that. Raises OSError.
     """
     indices, ends = _columns(paths.journal)
-    order = _order(indices, is_kept, ordered)
+    order, num_dropped = _order(indices, is_kept, ordered)
     if paths.encoding.is_plain and len(order) == len(indices) and bool((order == np.arange(len(order))).all()):
-        return
+        return 0
     paths.encoding.write(paths.sorted, _Pieces(paths.spool, order, ends))
     _sync(paths.sorted)
     with paths.sorted_journal.open("wb") as journal:
@@ -66,6 +66,7 @@ def publish(paths: Paths, settings: Mapping[str, Any], is_kept: bytearray, order
     _sync(paths.sorted_journal)
     disk.replace(paths.sorted, paths.output)
     settle(paths)
+    return num_dropped
 
 
 def settle(paths: Paths) -> None:
@@ -109,16 +110,17 @@ def _columns(journal: Path) -> tuple[np.ndarray, np.ndarray]:
     return indices, np.cumsum(lengths, out=lengths)
 
 
-def _order(indices: np.ndarray, is_kept: bytearray, ordered: bool) -> np.ndarray:
-    """The entries that count, in the order in which they are to stand, int32 [rows]."""
+def _order(indices: np.ndarray, is_kept: bytearray, ordered: bool) -> tuple[np.ndarray, int]:
+    """The entries that count, in the order in which they are to stand, int32 [rows]; how many rows have none."""
     order = np.argsort(indices, kind="stable").astype(np.int32)
     is_last = np.ones(len(order), bool)
     in_order = indices[order]
     is_last[:-1] = in_order[:-1] != in_order[1:]
     counts = np.ones(len(order), bool)
     counts[: len(is_kept)] = np.frombuffer(is_kept, bool)
-    order = order[is_last & counts[order]]
-    return order if ordered else np.sort(order)
+    latest = order[is_last]
+    order = latest[counts[latest]]
+    return order if ordered else np.sort(order), len(latest) - len(order)
 
 
 @dataclass(frozen=True, slots=True)

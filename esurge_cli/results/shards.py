@@ -39,6 +39,7 @@ class ShardWriter:
         self._past: set[int] = set()
         self._kept: Counter[Status] = Counter()
         self._num_changed = 0
+        self.num_dropped = 0
         check_folder(folder, rules)
         folder.mkdir(exist_ok=True)
         self._lock = _locked(folder)
@@ -78,7 +79,7 @@ class ShardWriter:
         try:
             for number in list(self._shards):
                 self._end(number, is_complete)
-            if is_complete:
+            if is_complete and not self._rules.is_part:
                 _remove(self._folder, self._stale)
         finally:
             os.close(self._lock)
@@ -88,6 +89,7 @@ class ShardWriter:
         self._kept += shard.kept
         self._num_changed += shard.num_changed
         shard.close(is_complete)
+        self.num_dropped += shard.num_dropped
 
     def _paths(self, number: int) -> Paths:
         return Paths(self._folder / f"part-{number:05}{self._suffix}", self._encoding)

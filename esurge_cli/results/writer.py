@@ -29,6 +29,10 @@ class Writer(Protocol):
     def num_changed(self) -> int:
         """Rows that were there already, but of a row or settings that have changed since."""
 
+    @property
+    def num_dropped(self) -> int:
+        """Rows that were there already and, once it is closed, are no more: they are not in the input."""
+
     def admit(self, row: Row | RowError) -> Row | RowError | KeptRow | None:
         """Told of every row in the order of the input, before anything is done for it, from any one thread.
 
@@ -49,7 +53,7 @@ class Writer(Protocol):
 class PipeWriter:
     """Standard output, or what is like it. In order, a row waits until all before it are out."""
 
-    num_changed = 0
+    num_changed = num_dropped = 0
 
     def __init__(self, file: BinaryIO, ordered: bool = True, paused: Paused = contextlib.nullcontext) -> None:
         self._file = file

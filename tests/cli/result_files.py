@@ -70,6 +70,7 @@ class Job:
     temperature: float = 0.0
     stop_after: int | None = None
     seed: int = 0
+    is_part: bool = False
     made: list[int] = field(default_factory=list)
 
     def run(self, **flags: Any) -> Writer:
@@ -96,6 +97,7 @@ class Job:
             overwrite=target.overwrite,
             resume=target.resume,
             retry=flags.get("retry", frozenset()),
+            is_part=self.is_part,
         )
 
     def _write(self, writer: Writer) -> bool:

@@ -29,7 +29,7 @@ class Lines:
     def __init__(self) -> None:
         self.rows: dict[int, list[dict[str, Any]]] = {}
         self.order: list[int] = []
-        self.num_held = self.num_changed = 0
+        self.num_held = self.num_changed = self.num_dropped = 0
         self.kept: Counter[Status] = Counter()
 
     def admit(self, row: Row | RowError) -> Row | RowError:

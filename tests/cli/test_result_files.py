@@ -186,8 +186,22 @@ def test_rows_that_are_no_longer_in_the_input_go(tmp_path: Path, kind: str) -> N
     make(tmp_path / "a", kind).run()
     make(tmp_path / "whole", kind, TEXTS[:14]).run()
     shorter = make(tmp_path / "a", kind, TEXTS[:14])
-    shorter.run(resume=True)
+    num_dropped = shorter.run(resume=True).num_dropped
     assert shorter.made == []
+    assert num_dropped == (2 if "shards" in kind else 26)  # of the last shard: those after it go as they are
+    assert in_order(content(tmp_path / "a")) == in_order(content(tmp_path / "whole"))
+
+
+def test_a_run_over_a_part_of_the_input_leaves_the_other_rows(tmp_path: Path, kind: str) -> None:
+    """The first ten rows, then the rest of them, in two runs, and once more a part that is there."""
+    whole = make(tmp_path / "whole", kind)
+    whole.run()
+    for part in (slice(0, 10), slice(10, 40), slice(5, 8)):
+        job = make(tmp_path / "a", kind, is_part=True)
+        job.rows = job.rows[part]
+        writer = job.run(resume=True)
+        assert writer.num_dropped == 0
+        assert len(job.made) == (0 if part.start == 5 else part.stop - part.start)
     assert in_order(content(tmp_path / "a")) == in_order(content(tmp_path / "whole"))
 
 
