@@ -11,7 +11,9 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
+from runner.adjusting import Adjuster
 from runner.attention.interface import Array, RaggedBatch
+from runner.processors import Adjustments
 from runner.sampler import SamplingBatch, refuse_unsupported
 from scheduler import CachedRequestData, NewRequestData, SchedulerOutput
 from scheduler.output import PageIds
@@ -35,7 +37,8 @@ class Step(NamedTuple):
 
     `num_samples` [requests] tells how many tokens each samples: none while in prefill, else one after its last known
     token and one after each of its `drafts`. The samples lie back to back in that order. `num_logprobs` are the
-    alternatives that each asked for; `lives` tells whether a row is still the same request's.
+    alternatives that each asked for; `lives` tells whether a row is still the same request's. `adjustments` are of the
+    samples' logits, None where nothing is done to any.
     """
 
     req_ids: list[str]
@@ -46,14 +49,23 @@ class Step(NamedTuple):
     num_logprobs: list[int | None]
     tokens: StepTokens[np.ndarray]
     sampling: SamplingBatch[np.ndarray]
+    adjustments: Adjustments[np.ndarray] | None
 
 
 class Batch:
     """The rows. Only this class changes them."""
 
     def __init__(
-        self, *, max_num_seqs: int, max_model_len: int, num_groups: int, page_size: int, default_seed: int
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        num_groups: int,
+        page_size: int,
+        vocab_size: int,
+        default_seed: int,
     ) -> None:
+        self.adjuster = Adjuster(max_num_seqs, vocab_size)
         self._default_seed = default_seed
         self._requests: dict[str, NewRequestData] = {}
         self._row_of: dict[str, int] = {}
@@ -132,7 +144,10 @@ class Batch:
         sampling = SamplingBatch(*(_padded(array[np.repeat(rows, samples)], num_samples) for array in self._sampling))
         sampling.position[: len(sampled)] = position[sampled] + 1
         num_logprobs = [self._requests[req_id].sampling_params.logprobs for req_id in req_ids]
-        return Step(req_ids, rows, samples, drafts, self._lives[rows], num_logprobs, tokens, sampling)
+        adjustments = self.adjuster.gather(
+            np.repeat(rows, samples), position[sampled] + 1, num_samples, self._token_ids, self._num_tokens
+        )
+        return Step(req_ids, rows, samples, drafts, self._lives[rows], num_logprobs, tokens, sampling, adjustments)
 
     def empty_inputs(
         self, num_tokens: int, num_seqs: int, num_samples: int
@@ -157,6 +172,9 @@ class Batch:
                 self._token_ids[row, start : start + len(token_ids)] = token_ids
                 self._num_tokens[row] += len(token_ids)
                 self._num_in_flight[row] -= 1
+
+    def is_adjusting(self, req_id: str) -> bool:
+        return self.adjuster.is_adjusting(self._row_of[req_id])
 
     def token_ids_of(self, req_id: str) -> np.ndarray:
         """All tokens known of a request, int32; a view."""
@@ -191,6 +209,7 @@ class Batch:
         sampling.seed[row] = self._seed_words(request)
         sampling.sample_index[row] = request.sample_index
         sampling.wants_logprobs[row] = params.logprobs is not None
+        self.adjuster.begin(row, request, self._token_ids[row, : len(token_ids)])
 
     def _append_pages(self, row: int, page_ids: PageIds) -> None:
         for group, pages in enumerate(page_ids):

@@ -59,6 +59,7 @@ class eSurgeRunner:
             max_model_len=plan.max_model_len,
             num_groups=len(plan.layout.groups.kv_cache_groups),
             page_size=plan.layout.page_size,
+            vocab_size=config.vocab_size,
             default_seed=plan.seed,
         )
         self._lookup = PromptLookup(plan.num_speculative_tokens)
@@ -162,12 +163,22 @@ class eSurgeRunner:
         bucket = bucket_of(scheduler_output.total_num_scheduled_tokens)
         num_samples = self.plan.num_samples_of(bucket)
         step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket), num_samples)
-        forward, sample = self._programs.get("forward", bucket), self._programs.get("sample", num_samples)
+        forward = self._programs.get("forward", bucket)
         with _device_errors(bucket):
             hidden, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
-            sampled, self._latest = sample(self._params, hidden, step.sampling)
+            sampled = self._sample(step, hidden)
         is_decoding = scheduler_output.total_num_scheduled_tokens == step.num_samples.sum()
         return partial(self._collect, step, sampled, is_decoding, start)
+
+    def _sample(self, step: Step, hidden: jax.Array) -> Sampled:
+        if step.adjustments is None:
+            sample = self._programs.get("sample", len(hidden))
+            sampled, self._latest = sample(self._params, hidden, step.sampling)
+            return sampled
+        sample, history = self._programs.get("adjusted", len(hidden)), self._batch.adjuster.history
+        sampled, self._latest, updated = sample(self._params, hidden, step.sampling, step.adjustments, history.take())
+        history.put(updated)
+        return sampled
 
     def _collect(self, step: Step, sampled: Sampled, is_decoding: bool, start: float) -> ModelRunnerOutput:
         with _device_errors(len(step.tokens.ids)):
@@ -195,7 +206,11 @@ class eSurgeRunner:
         for req_id, drafts, tokens in zip(step.req_ids, step.drafts, accepted, strict=True):
             if drafts:
                 self._lookup.observe(req_id, len(drafts), len(tokens) - 1)
-        sampled = [req_id for req_id, tokens in zip(step.req_ids, accepted, strict=True) if tokens]
+        sampled = [
+            req_id
+            for req_id, tokens in zip(step.req_ids, accepted, strict=True)
+            if tokens and not self._batch.is_adjusting(req_id)  # drafts would have to be adjusted one by one
+        ]
         proposed = self._lookup.propose([(req_id, self._batch.token_ids_of(req_id)) for req_id in sampled], is_decoding)
         return [proposed.get(req_id, []) for req_id in step.req_ids]
 

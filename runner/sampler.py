@@ -1,8 +1,8 @@
 """From logits to tokens, for a whole batch at once and each row by its own parameters.
 
-The order is vLLM's: temperature, min-p, top-k, top-p, then one draw. The kept set is found without sorting: a
-threshold on the logit is bisected over the ordered bit patterns of float32 until it is exact. A batch whose rows are
-all greedy takes an argmax and nothing else.
+The order is vLLM's: what processors.py does, temperature, min-p, top-k, top-p, then one draw. The kept set is found
+without sorting: a threshold on the logit is bisected over the ordered bit patterns of float32 until it is exact. A
+batch whose rows are all greedy takes an argmax and nothing else.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ _GREEDY_TEMPERATURE = 1e-5
 
 
 _NEUTRAL: dict[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "logit_bias": None,
-    "bad_words": [],
     "guided_decoding": None,
     "prompt_logprobs": None,
 }
@@ -41,6 +36,8 @@ def refuse_unsupported(params: SamplingParams) -> None:
     asked = [name for name, neutral in _NEUTRAL.items() if getattr(params, name) != neutral]
     if asked:
         raise ValueError(f"not supported yet: {', '.join(asked)}")
+    if params.bad_words and not params.bad_words_token_ids:
+        raise ValueError("bad_words need bad_words_token_ids, which is they as tokens")
 
 
 class SamplingBatch(NamedTuple, Generic[Array]):
@@ -77,14 +74,15 @@ class Sampled(NamedTuple):
     top_logprob: jax.Array
 
 
-def sample(logits: jax.Array, batch: SamplingBatch[jax.Array]) -> Sampled:
-    """Choose a token for every row of float32 logits [S, vocab]."""
+def sample(logits: jax.Array, batch: SamplingBatch[jax.Array], raw: jax.Array | None = None) -> Sampled:
+    """Choose a token for every row of float32 logits [S, vocab]; log-probabilities are of the `raw` ones, if given."""
+    raw = logits if raw is None else raw
     greedy = _argmax(logits)  # of a row with a NaN it is that one
     is_sound = jnp.isfinite(jnp.take_along_axis(logits, greedy[:, None], axis=-1)[:, 0])
     is_random = batch.temperature >= _GREEDY_TEMPERATURE
     drawn = jax.lax.cond(jnp.any(is_random), _draw, lambda *_: greedy, logits, batch)
     token_id = jnp.where(is_random, drawn, greedy)
-    sampled = jax.lax.cond(jnp.any(batch.wants_logprobs), _with_logprobs, _without_logprobs, logits, token_id)
+    sampled = jax.lax.cond(jnp.any(batch.wants_logprobs), _with_logprobs, _without_logprobs, raw, token_id)
     return sampled._replace(token_id=jnp.where(is_sound, sampled.token_id, NO_TOKEN))
 
 

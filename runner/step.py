@@ -19,6 +19,7 @@ from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.params import DTYPES
 from runner.options import EnginePlan
+from runner.processors import Adjustments, adjust, remember
 from runner.programs import Programs
 from runner.sampler import Sampled, SamplingBatch, sample
 
@@ -32,12 +33,16 @@ def step_programs(
     cache: KVCache,
     latest: jax.Array,
 ) -> Programs:
-    """The programs "forward" and "sample" for arguments shaped like these; nothing of the arguments is kept."""
+    """The programs "forward", "sample" and "adjusted" (a sample of adjusted logits), for arguments shaped like these.
+
+    Nothing of the arguments is kept.
+    """
     cache_shape, latest_shape = jax.tree.map(_shape, (cache, latest))
     forward = jax.jit(
         partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size), donate_argnums=1
     )
     sampling_of = jax.jit(partial(_sample, config, plan.max_num_samples))
+    adjusted_of = jax.jit(partial(_sample_adjusted, config, plan.max_num_samples), donate_argnums=4)
 
     def lower_forward(num_tokens: int) -> jax.stages.Lowered:
         sizes = (plan.num_sequences_of(num_tokens), plan.num_samples_of(num_tokens))
@@ -51,7 +56,14 @@ def step_programs(
         with _matmul_precision(plan.dtype):
             return sampling_of.lower(params_shape, hidden, sampling)
 
-    return Programs({"forward": lower_forward, "sample": lower_sample})
+    def lower_adjusted(num_samples: int) -> jax.stages.Lowered:
+        _, sampling = batch.empty_inputs(0, 0, num_samples)
+        hidden = jax.ShapeDtypeStruct((num_samples, config.hidden_size), DTYPES[plan.dtype])
+        adjustments = batch.adjuster.empty(num_samples)
+        with _matmul_precision(plan.dtype):
+            return adjusted_of.lower(params_shape, hidden, sampling, adjustments, batch.adjuster.history.shape)
+
+    return Programs({"forward": lower_forward, "sample": lower_sample, "adjusted": lower_adjusted})
 
 
 def _forward(
@@ -78,8 +90,28 @@ def _sample(
     sampling: SamplingBatch[jax.Array],
 ) -> tuple[Sampled, jax.Array]:
     """A token after each state; also as int32 [max_num_samples], for the next step to read on the device."""
-    sampled = sample(decoder.logits(config, params, hidden), sampling)
-    return sampled, jnp.pad(sampled.token_id, (0, max_num_samples - len(sampled.token_id)))
+    logits = decoder.logits(config, params, hidden)
+    sampled = sample(logits, sampling)
+    return sampled, _as_latest(sampled, max_num_samples)
+
+
+def _sample_adjusted(
+    config: DecoderConfig,
+    max_num_samples: int,
+    params: decoder.Params,
+    hidden: jax.Array,
+    sampling: SamplingBatch[jax.Array],
+    adjustments: Adjustments[jax.Array],
+    history: jax.Array,
+) -> tuple[Sampled, jax.Array, jax.Array]:
+    """As `_sample`, of adjusted logits; returns the history with the tokens drawn as well."""
+    logits = decoder.logits(config, params, hidden)
+    sampled = sample(adjust(logits, adjustments, history), sampling, raw=logits)
+    return sampled, _as_latest(sampled, max_num_samples), remember(history, adjustments, sampled.token_id)
+
+
+def _as_latest(sampled: Sampled, max_num_samples: int) -> jax.Array:
+    return jnp.pad(sampled.token_id, (0, max_num_samples - len(sampled.token_id)))
 
 
 def _matmul_precision(dtype: str) -> AbstractContextManager[Any]:

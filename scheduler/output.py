@@ -15,8 +15,9 @@ PageIds = tuple[list[int], ...]
 class NewRequestData:
     """A request that the runner sees for the first time.
 
-    `page_ids` are all its pages so far (0, the null page, where no later token can see the page's tokens), and
-    `num_computed_tokens` counts the tokens whose keys and values those pages already hold (a prefix hit).
+    `stop_token_ids` are all tokens that can end it. `page_ids` are all its pages so far (0, the null page, where no
+    later token can see the page's tokens), and `num_computed_tokens` counts the tokens whose keys and values those
+    pages already hold (a prefix hit).
     """
 
     req_id: str
@@ -25,6 +26,7 @@ class NewRequestData:
     page_ids: PageIds
     num_computed_tokens: int
     sample_index: int = 0
+    stop_token_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ class SamplingParams:
     """Names and meanings are OpenAI's and vLLM's; `temperature` 0 is greedy, `top_k` 0 (or -1) is no limit.
 
     `seed` None leaves the choice of a seed to the runner. `stop` strings are matched on text by whoever detokenizes;
-    the scheduler knows token ids only. `logprobs` and `prompt_logprobs` are the number of alternatives to report
+    the scheduler knows token ids only. So it is with `bad_words`: `bad_words_token_ids` are they as tokens, in each way
+    that they may be spelt. `logprobs` and `prompt_logprobs` are the number of alternatives to report
     (0: the chosen token only; None: nothing). `max_tokens` 0 scores the prompt and generates nothing.
     Raises ValueError for a value out of its range.
     """
@@ -35,6 +36,8 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     bad_words: list[str] = field(default_factory=list)
     guided_decoding: dict[str, Any] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words_token_ids: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

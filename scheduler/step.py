@@ -70,6 +70,7 @@ class Step:
                 page_ids=page_ids,
                 num_computed_tokens=request.num_computed_tokens,
                 sample_index=request.sample_index,
+                stop_token_ids=sorted(request.stop_ids),
             )
             for request, page_ids in zip(self._new, self._new_page_ids, strict=True)
         ]

@@ -42,9 +42,17 @@ class Run:
 
 
 def generate(
-    runner: eSurgeRunner, prompts: list[list[int]], params: SamplingParams, *, together: bool = True, **options: Any
+    runner: eSurgeRunner,
+    prompts: list[list[int]],
+    params: SamplingParams | list[SamplingParams],
+    *,
+    together: bool = True,
+    **options: Any,
 ) -> Run:
-    """Complete prompts, all at once or one after another; `options` are Scheduler.from_runner's."""
+    """Complete prompts, all at once or one after another; `options` are Scheduler.from_runner's.
+
+    `params` are of all prompts, or of each.
+    """
     scheduler = Scheduler.from_runner(runner, **options)
     num_ahead = 1 if options.get("async_scheduling") else 0
     in_flight: deque[tuple[SchedulerOutput, Callable[[], ModelRunnerOutput]]] = deque()
@@ -52,7 +60,8 @@ def generate(
     num_steps = num_preemptions = num_drafts = 0
     for batch in [list(enumerate(prompts))] if together else [[item] for item in enumerate(prompts)]:
         for i, prompt in batch:
-            scheduler.add_request(EngineRequest(str(i), prompt, params))
+            of_prompt = params[i] if isinstance(params, list) else params
+            scheduler.add_request(EngineRequest(str(i), prompt, of_prompt))
         while scheduler.get_num_unfinished_requests():
             scheduler_output = scheduler.schedule()
             in_flight.append((scheduler_output, runner.dispatch(scheduler_output)))
@@ -85,11 +94,15 @@ class Reference:
 
     def logprobs(self, prompt: list[int], output: list[int]) -> np.ndarray:
         """Log-probabilities of every token at each position of the output, float32 [len(output), vocab]."""
+        logits = torch.from_numpy(self.logits(prompt, output))
+        return torch.log_softmax(logits, dim=-1).numpy()
+
+    def logits(self, prompt: list[int], output: list[int]) -> np.ndarray:
+        """What they are made of, float32 [len(output), vocab]."""
         key = (*prompt, *output)
         if key not in self._cache:
             with torch.no_grad():
-                logits = self.model(torch.tensor([key])).logits[0, len(prompt) - 1 : -1]
-            self._cache[key] = torch.log_softmax(logits, dim=-1).numpy()
+                self._cache[key] = self.model(torch.tensor([key])).logits[0, len(prompt) - 1 : -1].numpy()
         return self._cache[key]
 
     def check_greedy(self, prompt: list[int], result: Generated, *, tolerance: float = 2e-3) -> int:

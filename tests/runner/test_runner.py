@@ -76,7 +76,7 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(tiny_checkpo
         eSurgeRunner.from_pretrained(folder, **OPTIONS)
 
 
-@pytest.mark.parametrize("options", [{"presence_penalty": 0.5}, {"logit_bias": {5: 1.0}}, {"prompt_logprobs": 0}])
+@pytest.mark.parametrize("options", [{"guided_decoding": {"regex": "a"}}, {"prompt_logprobs": 0}])
 def test_a_parameter_that_would_be_ignored_is_refused(folder, options):
     runner = eSurgeRunner.from_pretrained(folder, **OPTIONS)
     with pytest.raises(ValueError, match=f"not supported yet: {next(iter(options))}"):
