@@ -23,8 +23,10 @@ def check_columns(name: str, columns: Sequence[str], names: FieldNames) -> None:
             raise UserError(f"{name} has no column {field} ({flag}); {listed}")
     if names.id != "id" and names.id not in columns:
         raise UserError(f"{name} has no column {names.id} (--id-field); {listed}")
-    if not (names.prompt or names.messages or {"prompt", "messages"} & set(columns)):
-        raise UserError(f"{name} has no column prompt or messages; name one with --prompt-field ({listed})")
+    has_prompt = names.template or names.prompt or names.messages or {"prompt", "messages"} & set(columns)
+    if not has_prompt:
+        advice = "name one with --prompt-field, or write a --prompt-template"
+        raise UserError(f"{name} has no column prompt or messages; {advice} ({listed})")
 
 
 def as_json(value: Any) -> Any:

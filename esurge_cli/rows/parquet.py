@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 _BATCH = 1024
+_BUFFER = 1 << 20
+"""With `pre_buffer` or without a buffer, all of a row group is read at once (362 MiB for one of 300 MB, not 76)."""
 
 
 def read_parquet(stream: Stream, names: FieldNames) -> Iterator[Record]:
@@ -38,7 +40,9 @@ def _open(stream: Stream) -> pyarrow.parquet.ParquetFile:
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(stream.seekable_file())
+        return pyarrow.parquet.ParquetFile(
+            stream.seekable_file(), buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+        )
     except Exception as error:  # ArrowException, OSError, and others of a damaged file
         raise failure(stream.name, error) from error
 

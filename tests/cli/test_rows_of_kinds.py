@@ -30,6 +30,7 @@ from esurge_cli.rows.lines import read_lines
 from esurge_cli.rows.row import Chat, ErrorType, Record, Row, RowError, RowFault
 from esurge_cli.rows.source import Source
 from esurge_cli.rows.stream import Stream
+from esurge_cli.text.templates import PromptTemplate
 from runner.errors import UserError
 
 Rows = list[Row | RowError]
@@ -157,6 +158,13 @@ def test_columns_that_are_missing_or_twice_there_are_said(
 ) -> None:
     with pytest.raises(UserError, match=message):
         rows_of(tmp_path, "a.csv", header + "\na,b\n", **names)
+
+
+def test_with_a_template_no_column_has_to_be_the_prompt(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("question,hint\nWho,you\n")
+    names = FieldNames(template=PromptTemplate("{{ question }}? {{ hint }}"))
+    rows = list(Source(Files([str(tmp_path / "a.csv")], names), names).rows())
+    assert outcomes(rows) == [(2, "Who? you")]
 
 
 def test_an_empty_csv_has_no_rows(tmp_path: Path) -> None:
@@ -415,6 +423,29 @@ def test_a_damaged_parquet_ends_the_run(tmp_path: Path) -> None:
             seen.append(row.prompt)  # type: ignore[union-attr]
     assert len(seen) >= 5_000
     assert seen == [f"p{i}" for i in range(len(seen))]
+
+
+def test_a_page_of_parquet_whose_checksum_is_wrong_ends_the_run(tmp_path: Path) -> None:
+    path = write_parquet(
+        tmp_path / "a.parquet",
+        {"prompt": ["right"]},
+        write_page_checksum=True,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+    )
+    path.write_bytes(path.read_bytes().replace(b"right", b"wrong", 1))
+    with pytest.raises(RunFailed, match=r"a\.parquet cannot be read to its end: .*CRC"):
+        list(source_of(path).rows())
+
+
+def test_a_row_group_of_parquet_is_never_held_as_a_whole(tmp_path: Path) -> None:
+    prompts = [f"{i:01000}" for i in range(32_000)]
+    path = write_parquet(tmp_path / "a.parquet", {"prompt": prompts}, compression="none", use_dictionary=False)
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in source_of(path).rows()]
+    assert len(held) == 32_000
+    assert max(held) < 8 << 20
 
 
 def test_a_compressed_parquet_and_one_without_a_name_are_read(tmp_path: Path) -> None:
