@@ -122,6 +122,19 @@ class SamplingFlags:
     top_p: Annotated[float | None, Flag("Draw from the likeliest tokens that reach this share.", REAL)] = None
     top_k: Annotated[int | None, Flag("Draw from this many likeliest tokens.", INTEGER)] = None
     min_p: Annotated[float | None, Flag("Draw from tokens this likely beside the likeliest.", REAL)] = None
+    presence_penalty: Annotated[float | None, Flag("Off the logits of tokens that were generated.", REAL)] = None
+    frequency_penalty: Annotated[
+        float | None, Flag("Off the logits of tokens for each time that they were generated.", REAL)
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, Flag("Divides the logits of tokens of the prompt and the output; above 1 against them.", REAL)
+    ] = None
+    logit_bias: Annotated[
+        dict[str, Any] | None, Flag("Added to the logits of tokens, by their ids.", Kind("JSON", _object))
+    ] = None
+    bad_words: Annotated[list[str], Flag("Text that must not be generated. May be repeated.")] = field(
+        default_factory=list
+    )
     n: Annotated[int | None, Flag("Samples of each row.", COUNT)] = None
     stop: Annotated[list[str], Flag("Text that ends a row, and is cut off. May be repeated.")] = field(
         default_factory=list

@@ -44,12 +44,16 @@ Outcome = PreparedRow | RowError | SkippedRow | KeptRow
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """`max_model_len` is the context: prompt and output together never exceed it."""
+    """`max_model_len` is the context: prompt and output together never exceed it.
+
+    `is_ahead` where a step is scheduled before the tokens of the one before it are known.
+    """
 
     encoder: PromptEncoder
     sampling: SamplingDefaults
     max_model_len: int
     on_too_long: TooLong = TooLong.ERROR
+    is_ahead: bool = False
 
     def __call__(self, rows: Sequence[Row | RowError | KeptRow]) -> list[Outcome]:
         """Each row's outcome, in order; what is wrong with a row is its outcome."""
@@ -63,6 +67,7 @@ class Preparer:
                 raise encoded
             num_tokens = len(encoded)
             params = self.sampling.params_for(row.sampling, row.index)
+            self._settle_tokens(params)
             if num_tokens >= self.max_model_len:
                 if self.on_too_long is TooLong.SKIP:
                     return SkippedRow(row.index)
@@ -72,6 +77,23 @@ class Preparer:
         params.max_tokens = min(params.max_tokens, self.max_model_len - len(encoded))
         params.min_tokens = min(params.min_tokens, params.max_tokens)
         return PreparedRow(row, encoded, params, num_tokens - len(encoded))
+
+    def _settle_tokens(self, params: SamplingParams) -> None:
+        """Raises RowFault for tokens that the model does not have, and for what cannot be asked for ahead of it."""
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token_id in getattr(params, name) or ():
+                if not 0 <= token_id < self.encoder.vocab_size:
+                    raise RowFault(
+                        ErrorType.INVALID_PARAMETER,
+                        f"{name}: the token id {token_id} is not one of the model's {self.encoder.vocab_size}",
+                    )
+        if params.bad_words:
+            params.bad_words_token_ids = self.encoder.spellings(params.bad_words)
+            if self.is_ahead and any(len(token_ids) > 1 for token_ids in params.bad_words_token_ids):
+                raise RowFault(
+                    ErrorType.UNSUPPORTED_PARAMETER,
+                    "bad_words of several tokens do not go together with --async-scheduling",
+                )
 
     def _shortened(self, ids: list[int], max_tokens: int) -> list[int]:
         """What is kept of a prompt that is too long: all but the room for `max_tokens`, and at least half the context.

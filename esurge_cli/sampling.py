@@ -14,6 +14,9 @@ from scheduler import SamplingParams
 MAX_LOGPROBS = 20
 """What the runner's sampler reports at most (OpenAI's and vLLM's limit)."""
 
+MAX_BIASES = 300
+"""What the runner holds of one row's logit_bias (OpenAI's limit)."""
+
 MAX_SAMPLES = 16_384
 """Of one row (vLLM's limit): all of them are in flight at once."""
 
@@ -21,12 +24,6 @@ _MAX_TOP_K = (1 << 31) - 1
 """What the sampler can hold; any number beyond the vocabulary is no limit."""
 
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
     "guided_decoding": (),
     "response_format": ({"type": "text"},),
     "prompt_logprobs": (),
@@ -44,6 +41,7 @@ _MODEL_NAMES = {
     "top_p": "top_p",
     "top_k": "top_k",
     "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
 """What is taken from generation_config.json (as vLLM does), and what it is called here."""
@@ -196,6 +194,29 @@ def _token_ids(name: str, value: Any) -> list[int]:
     return [_integer(name, item) for item in value]
 
 
+def _allowed(name: str, value: Any) -> list[int]:
+    token_ids = _token_ids(name, value)
+    if not token_ids:
+        raise ValueError(f"{name} must name a token")
+    return token_ids
+
+
+def _biases(name: str, value: Any) -> dict[int, float]:
+    """JSON's keys are strings."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object of token ids and numbers, not {_shown(value)}")
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"{name} may name {MAX_BIASES} tokens at most, not {len(value)}")
+    biases = {}
+    for key, bias in value.items():
+        if not str(key).isdecimal():
+            raise ValueError(f"{name} must be an object of token ids and numbers, not {_shown(value)}")
+        biases[int(key)] = _number(name, bias)
+        if abs(biases[int(key)]) > 100:
+            raise ValueError(f"{name} must be between -100 and 100, not {_shown(bias)}")
+    return biases
+
+
 def _seed(name: str, value: Any) -> int:
     seed = _integer(name, value)
     if not -(1 << 63) <= seed < 1 << 64:
@@ -239,6 +260,12 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": _seed,
     "stop": _strings,
     "stop_token_ids": _token_ids,
+    "presence_penalty": _number,
+    "frequency_penalty": _number,
+    "repetition_penalty": _number,
+    "logit_bias": _biases,
+    "bad_words": _strings,
+    "allowed_token_ids": _allowed,
     "ignore_eos": _boolean,
     "logprobs": _logprobs,
 }

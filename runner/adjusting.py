@@ -118,7 +118,10 @@ def _ends_of(bad_words: list[list[int]], so_far: list[int]) -> list[int]:
 
 
 def _ban(banned: np.ndarray, token_ids: list[int]) -> None:
+    """A tokenizer may have tokens to stop at that the model has not."""
     for token_id in token_ids:
+        if token_id >> 5 >= len(banned):
+            continue
         banned[token_id >> 5] |= np.uint32(1 << (token_id & 31))
 
 

@@ -226,7 +226,8 @@ class Job:
         from esurge_cli.text.prompts import PromptEncoder
 
         encoder = PromptEncoder(tokenizer, vocab_size, self.chat)
-        return Preparer(encoder, defaults, max_model_len, TooLong(self.reading.on_too_long))
+        is_ahead = self.engine_options.async_scheduling
+        return Preparer(encoder, defaults, max_model_len, TooLong(self.reading.on_too_long), is_ahead)
 
     def _lines(self, engine: Engine, target: Target) -> Lines:
         from esurge_cli.results.flat import FlatLines

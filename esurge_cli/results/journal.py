@@ -21,6 +21,7 @@ from esurge_cli.results.result import Status
 _VERSION = 1
 _CHUNK = 1 << 16
 MAX_LINES = (1 << 16) - 1
+_OPTIONS = orjson.OPT_NON_STR_KEYS  # logit_bias has token ids
 _FIELDS = struct.Struct("<QQQQBxH")
 RECORD = struct.Struct("<QQQQBxHI")
 DTYPE = np.dtype(
@@ -49,7 +50,7 @@ class Entry(NamedTuple):
 
 
 def header(settings: Mapping[str, Any]) -> bytes:
-    return orjson.dumps({"esurge_journal": _VERSION, "settings": settings}, option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps({"esurge_journal": _VERSION, "settings": settings}, option=_OPTIONS | orjson.OPT_APPEND_NEWLINE)
 
 
 def record(entry: Entry, lines: bytes) -> bytes:
@@ -83,6 +84,6 @@ def changed_settings(path: Path, settings: Mapping[str, Any]) -> list[str]:
     before = read_settings(path)
     if before is None:
         return []
-    now = orjson.loads(orjson.dumps(settings))
+    now = orjson.loads(orjson.dumps(settings, option=_OPTIONS))
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     return [f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in names]

@@ -23,7 +23,7 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, chat: ChatOptions) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._wraps = chat.wrap
         self._chats = ChatRenderer(tokenizer, chat)
         # It also turns off truncation and padding, which a tokenizer's file may ask for.
@@ -56,6 +56,16 @@ class PromptEncoder:
         messages = prompt.messages if isinstance(prompt, Chat) else [{"role": "user", "content": prompt}]
         return self._chats.render(messages, ChatFormat.of_row(fields))
 
+    def spellings(self, words: Sequence[str]) -> list[list[int]]:
+        """The words as tokens, each as it stands within a text after a space and without one. Raises RowFault."""
+        texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
+        spellings: dict[tuple[int, ...], None] = {}
+        for ids in self._tokenize(texts, add_special_tokens=False):
+            if isinstance(ids, RowFault):
+                raise ids
+            spellings[tuple(ids)] = None
+        return [list(spelling) for spelling in spellings if spelling]
+
     def _tokenize(self, texts: list[str], add_special_tokens: bool) -> list[list[int] | RowFault]:
         """Where one text fails, it fails alone."""
         try:
@@ -87,8 +97,6 @@ class PromptEncoder:
 
     def _checked_ids(self, ids: list[int]) -> list[int]:
         for id_ in (min(ids, default=0), max(ids, default=0)):
-            if not 0 <= id_ < self._vocab_size:
-                raise RowFault(
-                    ErrorType.INVALID_ROW, f"the token id {id_} is not one of the model's {self._vocab_size}"
-                )
+            if not 0 <= id_ < self.vocab_size:
+                raise RowFault(ErrorType.INVALID_ROW, f"the token id {id_} is not one of the model's {self.vocab_size}")
         return ids

@@ -209,6 +209,20 @@ def test_extra_fields(command: Command) -> None:
     assert [entry["token_id"] for entry in row["logprobs"]] == row["token_ids"]
 
 
+def test_tokens_that_the_model_does_not_have_are_faults(command: Command) -> None:
+    asked = ({"stop_token_ids": [260]}, {"allowed_token_ids": [5, -1]}, {"logit_bias": {"260": 1}})
+    path = command.file("in.jsonl", *({"prompt": "a"} | one for one in asked), {"prompt": "a", "bad_words": ["bc"]})
+    rows = command.rows(path, status=3)
+    assert [row["error"] and row["error"]["message"] for row in rows] == [
+        "stop_token_ids: the token id 260 is not one of the model's 260",
+        "allowed_token_ids: the token id -1 is not one of the model's 260",
+        "logit_bias: the token id 260 is not one of the model's 260",
+        None,
+    ]
+    rows = command.rows(path, "--async-scheduling", status=3)
+    assert "bad_words of several tokens" in rows[3]["error"]["message"]
+
+
 def test_samples_and_seeds(command: Command) -> None:
     """The same row gives the same text whatever runs beside it; `--seed` changes the rows without their own."""
     command.use(EchoRunner(is_random=True))
@@ -252,10 +266,10 @@ def test_the_environment_and_a_config_file(command: Command) -> None:
 
 
 def test_what_the_model_asks_for_and_is_not_supported_is_said(command: Command) -> None:
-    command.use(generation_config={"repetition_penalty": 1.1})
+    command.use(generation_config={"best_of": 2})
     result = command(command.file("in.jsonl", {"prompt": "a"}))
     assert result.exit_code == 0
-    assert "repetition_penalty 1.1, which is not supported yet" in result.stderr
+    assert "best_of 2, which is not supported yet" in result.stderr
 
 
 def test_stdout_has_only_results_and_stderr_the_rest(command: Command) -> None:
