@@ -23,6 +23,7 @@ class Sample:
     min_tokens: int
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     num_cached_tokens: int = 0
     text: str = ""
     finish_reason: FinishReason | None = None
@@ -32,6 +33,7 @@ class Sample:
         """Take what a step gave. The token that stopped the sample is none of its text."""
         self.token_ids += output.new_token_ids
         self.logprobs += output.new_logprobs or ()
+        self.prompt_logprobs += output.new_prompt_logprobs or ()
         self.num_cached_tokens = output.num_cached_tokens
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         is_stop = output.finish_reason is FinishReason.STOP
@@ -105,6 +107,7 @@ class Generation:
                 usage=Usage(len(self.prepared.prompt_token_ids), sample.num_cached_tokens, len(sample.token_ids)),
                 token_ids=sample.token_ids,
                 logprobs=sample.logprobs if self.prepared.params.logprobs is not None else None,
+                prompt_logprobs=sample.prompt_logprobs if self.prepared.params.prompt_logprobs is not None else None,
             )
             for sample_index, sample in enumerate(self.samples)
             if sample.finish_reason is not None

@@ -143,6 +143,9 @@ class SamplingFlags:
     logprobs: Annotated[
         int | None, Flag("Report log-probabilities: of each token, and of the K likeliest.", Kind("K", parse_count))
     ] = None
+    prompt_logprobs: Annotated[
+        int | None, Flag("The same of the prompt's tokens; with --max-tokens 0 that is all.", Kind("K", parse_count))
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The flags that are set, by their sampling names."""

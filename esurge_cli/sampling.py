@@ -26,7 +26,6 @@ _MAX_TOP_K = (1 << 31) - 1
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_decoding": (),
     "response_format": ({"type": "text"},),
-    "prompt_logprobs": (),
     "best_of": (1,),
     "echo": (False,),
     "suffix": (),
@@ -268,6 +267,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "allowed_token_ids": _allowed,
     "ignore_eos": _boolean,
     "logprobs": _logprobs,
+    "prompt_logprobs": _logprobs,
 }
 
 PARAMETERS = frozenset(_CHECKS) | frozenset(_ALIASES) | frozenset(NOT_SUPPORTED) | {"top_logprobs"}

@@ -32,13 +32,26 @@ class StepTokens(NamedTuple, Generic[Array]):
     sampled: Array
 
 
+class Scored(NamedTuple):
+    """Tokens of prompts to be scored, those of one request after those of another.
+
+    `counts` [requests]: how many are of each; `num_logprobs`: the alternatives that it asks for. `places` int32
+    [tokens]: the step's token before each; `token_ids` int32 [tokens]: which it is.
+    """
+
+    counts: np.ndarray
+    num_logprobs: list[int]
+    places: np.ndarray
+    token_ids: np.ndarray
+
+
 class Step(NamedTuple):
     """A step's requests, in the order of the device's sequences, and their rows here.
 
     `num_samples` [requests] tells how many tokens each samples: none while in prefill, else one after its last known
     token and one after each of its `drafts`. The samples lie back to back in that order. `num_logprobs` are the
     alternatives that each asked for; `lives` tells whether a row is still the same request's. `adjustments` are of the
-    samples' logits, None where nothing is done to any.
+    samples' logits, None where nothing is done to any; `scored` are tokens of prompts to be scored, None where none is.
     """
 
     req_ids: list[str]
@@ -50,6 +63,7 @@ class Step(NamedTuple):
     tokens: StepTokens[np.ndarray]
     sampling: SamplingBatch[np.ndarray]
     adjustments: Adjustments[np.ndarray] | None
+    scored: Scored | None
 
 
 class Batch:
@@ -147,7 +161,24 @@ class Batch:
         adjustments = self.adjuster.gather(
             np.repeat(rows, samples), position[sampled] + 1, num_samples, self._token_ids, self._num_tokens
         )
-        return Step(req_ids, rows, samples, drafts, self._lives[rows], num_logprobs, tokens, sampling, adjustments)
+        scored = self._scored(req_ids, rows, lengths, position)
+        lives = self._lives[rows]
+        return Step(req_ids, rows, samples, drafts, lives, num_logprobs, tokens, sampling, adjustments, scored)
+
+    def _scored(self, req_ids: list[str], rows: np.ndarray, lengths: np.ndarray, position: np.ndarray) -> Scored | None:
+        """The prompt tokens that follow the positions computed, of the requests that ask for them."""
+        requests = [self._requests[req_id] for req_id in req_ids]
+        if all(request.sampling_params.prompt_logprobs is None for request in requests):
+            return None
+        wishes = [request.sampling_params.prompt_logprobs for request in requests]
+        num_prompt = np.array(
+            [0 if k is None else len(request.prompt_token_ids) for k, request in zip(wishes, requests, strict=True)]
+        )
+        is_scored = position + 1 < np.repeat(num_prompt, lengths)
+        owners = np.repeat(np.arange(len(rows)), lengths)[is_scored]
+        places = np.flatnonzero(is_scored).astype(np.int32)
+        token_ids = self._token_ids[rows[owners], position[is_scored] + 1]
+        return Scored(np.bincount(owners, minlength=len(rows)), [k or 0 for k in wishes], places, token_ids)
 
     def empty_inputs(
         self, num_tokens: int, num_seqs: int, num_samples: int

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runner.attention import best_attention
-from runner.batch import Batch, Step
+from runner.batch import Batch, Scored, Step
 from runner.drafts import PromptLookup
 from runner.errors import DeviceError
 from runner.models.config import DecoderConfig
@@ -29,6 +29,9 @@ from runner.step import step_programs
 from runner.weights.checkpoint import Checkpoint, open_checkpoint
 from scheduler import CacheGroupsConfig, ModelRunnerOutput, SchedulerOutput
 from scheduler.output import TokenLogprobs
+
+_SCORED_AT_ONCE = 128
+"""Prompt tokens whose distribution over the vocabulary is held at once."""
 
 
 class eSurgeRunner:
@@ -165,10 +168,11 @@ class eSurgeRunner:
         step = self._batch.step(scheduler_output, bucket, self.plan.num_sequences_of(bucket), num_samples)
         forward = self._programs.get("forward", bucket)
         with _device_errors(bucket):
-            hidden, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
-            sampled = self._sample(step, hidden)
+            last, states, self._cache = forward(self._params, self._cache, self._latest, step.tokens)
+            sampled = self._sample(step, last)
+            scores = None if step.scored is None else self._score(step.scored, states)
         is_decoding = scheduler_output.total_num_scheduled_tokens == step.num_samples.sum()
-        return partial(self._collect, step, sampled, is_decoding, start)
+        return partial(self._collect, step, sampled, scores, is_decoding, start)
 
     def _sample(self, step: Step, hidden: jax.Array) -> Sampled:
         if step.adjustments is None:
@@ -180,7 +184,22 @@ class eSurgeRunner:
         history.put(updated)
         return sampled
 
-    def _collect(self, step: Step, sampled: Sampled, is_decoding: bool, start: float) -> ModelRunnerOutput:
+    def _score(self, scored: Scored, states: jax.Array) -> list[Sampled]:
+        """The tokens' scores, _SCORED_AT_ONCE at a time, the last filled up."""
+        score = self._programs.get("score", _SCORED_AT_ONCE)
+        rows = np.asarray(states)[scored.places]
+        scores = []
+        for first in range(0, len(rows), _SCORED_AT_ONCE):
+            part = np.zeros((_SCORED_AT_ONCE, rows.shape[1]), rows.dtype)
+            token_ids = np.zeros(_SCORED_AT_ONCE, np.int32)
+            chosen = slice(first, first + _SCORED_AT_ONCE)
+            part[: len(rows[chosen])], token_ids[: len(rows[chosen])] = rows[chosen], scored.token_ids[chosen]
+            scores.append(score(self._params, part, token_ids))
+        return scores
+
+    def _collect(
+        self, step: Step, sampled: Sampled, scores: list[Sampled] | None, is_decoding: bool, start: float
+    ) -> ModelRunnerOutput:
         with _device_errors(len(step.tokens.ids)):
             accepted = _accepted(step, np.asarray(sampled.token_id))
         if is_decoding:
@@ -192,6 +211,7 @@ class eSurgeRunner:
             sampled_token_ids=accepted,
             spec_token_ids=self._propose(step, accepted, is_decoding),
             logprobs=_logprobs(step, sampled, accepted),
+            prompt_logprobs_dict={} if scores is None else _prompt_logprobs(step, scores),
             errors={
                 req_id: "the model's output for it is not a finite number"
                 for req_id, tokens in zip(step.req_ids, accepted, strict=True)
@@ -258,6 +278,18 @@ def _logprobs(step: Step, sampled: Sampled, accepted: list[list[int]]) -> list[l
         [] if width is None else [_token_logprobs(host, start + i, width) for i in range(len(tokens))]
         for width, start, tokens in zip(step.num_logprobs, starts, accepted, strict=True)
     ]
+
+
+def _prompt_logprobs(step: Step, scores: list[Sampled]) -> dict[str, list[TokenLogprobs]]:
+    """The scores of each request's tokens, where it has any in this step."""
+    assert step.scored is not None
+    host, first, by_request = jax.device_get(scores), 0, {}
+    for req_id, count, width in zip(step.req_ids, step.scored.counts.tolist(), step.scored.num_logprobs, strict=True):
+        places = [divmod(place, _SCORED_AT_ONCE) for place in range(first, first + count)]
+        if places:
+            by_request[req_id] = [_token_logprobs(host[part], row, width) for part, row in places]
+        first += count
+    return by_request
 
 
 def _token_logprobs(sampled: Sampled, row: int, width: int) -> TokenLogprobs:

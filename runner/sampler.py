@@ -26,7 +26,6 @@ _GREEDY_TEMPERATURE = 1e-5
 
 _NEUTRAL: dict[str, Any] = {
     "guided_decoding": None,
-    "prompt_logprobs": None,
 }
 """Parameters that this sampler does not have yet, and the values that ask for nothing."""
 
@@ -199,6 +198,11 @@ def _uniforms(batch: SamplingBatch[jax.Array]) -> jax.Array:
         return jax.random.uniform(key, (2,))
 
     return jax.vmap(of_row)(batch.seed, batch.sample_index, batch.position)
+
+
+def score(logits: jax.Array, token_id: jax.Array) -> Sampled:
+    """What a distribution, float32 logits [S, vocab], says of tokens that are given, int32 [S]."""
+    return _with_logprobs(logits, token_id)
 
 
 def _with_logprobs(logits: jax.Array, token_id: jax.Array) -> Sampled:

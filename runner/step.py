@@ -21,7 +21,7 @@ from runner.models.params import DTYPES
 from runner.options import EnginePlan
 from runner.processors import Adjustments, adjust, remember
 from runner.programs import Programs
-from runner.sampler import Sampled, SamplingBatch, sample
+from runner.sampler import Sampled, SamplingBatch, sample, score
 
 
 def step_programs(
@@ -33,15 +33,16 @@ def step_programs(
     cache: KVCache,
     latest: jax.Array,
 ) -> Programs:
-    """The programs "forward", "sample" and "adjusted" (a sample of adjusted logits), for arguments shaped like these.
+    """The programs "forward", "sample", "adjusted" (a sample of adjusted logits) and "score" (of given tokens).
 
-    Nothing of the arguments is kept.
+    They are for arguments shaped like these, of which nothing is kept.
     """
     cache_shape, latest_shape = jax.tree.map(_shape, (cache, latest))
     forward = jax.jit(
         partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size), donate_argnums=1
     )
     sampling_of = jax.jit(partial(_sample, config, plan.max_num_samples))
+    score_of = jax.jit(partial(_score, config))
     adjusted_of = jax.jit(partial(_sample_adjusted, config, plan.max_num_samples), donate_argnums=4)
 
     def lower_forward(num_tokens: int) -> jax.stages.Lowered:
@@ -63,7 +64,13 @@ def step_programs(
         with _matmul_precision(plan.dtype):
             return adjusted_of.lower(params_shape, hidden, sampling, adjustments, batch.adjuster.history.shape)
 
-    return Programs({"forward": lower_forward, "sample": lower_sample, "adjusted": lower_adjusted})
+    def lower_score(num_tokens: int) -> jax.stages.Lowered:
+        states = jax.ShapeDtypeStruct((num_tokens, config.hidden_size), DTYPES[plan.dtype])
+        with _matmul_precision(plan.dtype):
+            return score_of.lower(params_shape, states, jax.ShapeDtypeStruct((num_tokens,), jnp.int32))
+
+    lower = {"forward": lower_forward, "sample": lower_sample, "adjusted": lower_adjusted, "score": lower_score}
+    return Programs(lower)
 
 
 def _forward(
@@ -75,11 +82,14 @@ def _forward(
     cache: KVCache,
     latest: jax.Array,
     tokens: StepTokens[jax.Array],
-) -> tuple[jax.Array, KVCache]:
-    """Every token through the layers; returns the states of those sampled after, [R, hidden], and the cache."""
+) -> tuple[jax.Array, jax.Array, KVCache]:
+    """Every token through the layers.
+
+    Returns the states of those sampled after, [R, hidden], of all, [T, hidden], and the cache.
+    """
     token_ids = jnp.where(tokens.previous >= 0, latest[tokens.previous], tokens.ids)
     hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, token_ids, tokens.ragged)
-    return hidden[tokens.sampled], cache
+    return hidden[tokens.sampled], hidden, cache
 
 
 def _sample(
@@ -108,6 +118,11 @@ def _sample_adjusted(
     logits = decoder.logits(config, params, hidden)
     sampled = sample(adjust(logits, adjustments, history), sampling, raw=logits)
     return sampled, _as_latest(sampled, max_num_samples), remember(history, adjustments, sampled.token_id)
+
+
+def _score(config: DecoderConfig, params: decoder.Params, states: jax.Array, token_id: jax.Array) -> Sampled:
+    """What the model says of the token, int32 [N], after each state, [N, hidden]."""
+    return score(decoder.logits(config, params, states), token_id)
 
 
 def _as_latest(sampled: Sampled, max_num_samples: int) -> jax.Array:

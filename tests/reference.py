@@ -27,6 +27,7 @@ class Generated:
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     num_cached_tokens: int = 0
 
@@ -76,6 +77,7 @@ def generate(
                     result = results[int(output.request_id)]
                     result.token_ids += output.new_token_ids
                     result.logprobs += output.new_logprobs or []
+                    result.prompt_logprobs += output.new_prompt_logprobs or []
                     result.finish_reason = output.finish_reason
                     result.num_cached_tokens = output.num_cached_tokens
     runner.run(scheduler.schedule())  # tells the runner of the last that ended

@@ -82,25 +82,13 @@ class FlatLines:
         if self.return_token_ids:
             values["token_ids"] = result.token_ids
         if result.logprobs is not None:
-            values["logprobs"] = [self._logprobs(logprobs) for logprobs in result.logprobs]
+            values["logprobs"] = [token_values(token, self.token_text) for token in result.logprobs]
+        if result.prompt_logprobs is not None:
+            values["prompt_logprobs"] = prompt_values(result.prompt_logprobs, self.token_text)
         if self.include_prompt:
             values["prompt"] = _prompt(row)
         self._keep(values, row.data)
         return values
-
-    def _logprobs(self, token: TokenLogprobs) -> dict[str, Any]:
-        top = zip(token.top_token_ids, token.top_logprobs, strict=True)
-        return self._token(token.token_id, token.logprob, token.rank) | {
-            "top": [self._token(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(top, start=1)]
-        }
-
-    def _token(self, token_id: int, logprob: float, rank: int) -> dict[str, Any]:
-        return {
-            "token_id": token_id,
-            "logprob": logprob if math.isfinite(logprob) else None,
-            "rank": rank,
-            "token": self.token_text(token_id),
-        }
 
     def _keep(self, values: dict[str, Any], data: Mapping[str, Any]) -> None:
         names = list(data) if list(self.keep_fields) == [ALL] else self.keep_fields
@@ -108,6 +96,28 @@ class FlatLines:
             if name == self.id_field == "id":
                 continue  # it is there already
             values[f"input_{name}" if name in values else name] = data.get(name)
+
+
+def token_values(token: TokenLogprobs, token_text: Callable[[int], str]) -> dict[str, Any]:
+    """A token's log-probability, and those of the likeliest."""
+    top = zip(token.top_token_ids, token.top_logprobs, strict=True)
+    return _token(token.token_id, token.logprob, token.rank, token_text) | {
+        "top": [_token(token_id, logprob, rank, token_text) for rank, (token_id, logprob) in enumerate(top, start=1)]
+    }
+
+
+def prompt_values(tokens: Sequence[TokenLogprobs], token_text: Callable[[int], str]) -> list[dict[str, Any] | None]:
+    """Of each token of a prompt: None of the first, which nothing stands before."""
+    return [None, *(token_values(token, token_text) for token in tokens)]
+
+
+def _token(token_id: int, logprob: float, rank: int, token_text: Callable[[int], str]) -> dict[str, Any]:
+    return {
+        "token_id": token_id,
+        "logprob": logprob if math.isfinite(logprob) else None,
+        "rank": rank,
+        "token": token_text(token_id),
+    }
 
 
 def _usage(usage: Usage) -> dict[str, int]:

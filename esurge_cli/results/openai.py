@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from esurge_cli.results.flat import prompt_values
 from esurge_cli.results.lines import Origin
 from esurge_cli.results.result import Result, Status
 from esurge_cli.rows.row import Chat, ErrorType, RowError
@@ -90,7 +91,7 @@ class OpenAILines:
             "message": {"role": "assistant", "content": result.text, "refusal": None},
             "logprobs": None if result.logprobs is None else self._chat_logprobs(result.logprobs),
             "finish_reason": result.finish_reason.value,
-        }
+        } | self._of_prompt(result)
 
     def _text_choice(self, result: Result) -> dict[str, Any]:
         return {
@@ -98,7 +99,13 @@ class OpenAILines:
             "text": result.text,
             "logprobs": None if result.logprobs is None else self._text_logprobs(result.logprobs),
             "finish_reason": result.finish_reason.value,
-        }
+        } | self._of_prompt(result)
+
+    def _of_prompt(self, result: Result) -> dict[str, Any]:
+        """OpenAI has no word for it; vLLM puts it here, too."""
+        if result.prompt_logprobs is None:
+            return {}
+        return {"prompt_logprobs": prompt_values(result.prompt_logprobs, self.token_text)}
 
     def _chat_logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         content = [

@@ -32,7 +32,10 @@ class Usage:
 
 @dataclass(slots=True, frozen=True)
 class Result:
-    """One sample, finished. `stop_reason` is the stop string or the token of `stop_token_ids` that ended it."""
+    """One sample, finished. `stop_reason` is the stop string or the token of `stop_token_ids` that ended it.
+
+    `prompt_logprobs` are of all tokens of the prompt but the first.
+    """
 
     row: Row
     sample: int
@@ -42,6 +45,7 @@ class Result:
     usage: Usage
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from esurge_cli.results.text import TextLines
 from esurge_cli.results.writer import PipeWriter
 from esurge_cli.rows.row import Chat, ErrorType, Row, RowError
 from scheduler import FinishReason
+from scheduler.output import TokenLogprobs
 
 
 def result(row: Row, sample: int = 0) -> Result:
@@ -58,6 +60,21 @@ def test_more_fields_come_when_they_are_asked_for() -> None:
     full = line_of(FlatLines(str, return_token_ids=True, include_prompt=True, keep_fields=["topic"]), ROW)
     assert list(full) == [*plain, "token_ids", "prompt", "topic"]
     assert (full["token_ids"], full["prompt"], full["topic"]) == ([1, 2, 3], "The capital", "geo")
+
+
+def test_log_probabilities_of_the_prompt_begin_with_the_second_token() -> None:
+    scored = replace(result(ROW), text="", token_ids=[], prompt_logprobs=[TokenLogprobs(7, -0.5, 2, [3], [-inf])])
+    line = json.loads(FlatLines(str).of_results([scored]))
+    assert line["prompt_logprobs"] == [
+        None,
+        {
+            "token_id": 7,
+            "logprob": -0.5,
+            "rank": 2,
+            "token": "7",
+            "top": [{"token_id": 3, "logprob": None, "rank": 1, "token": "3"}],
+        },
+    ]
 
 
 def test_a_prompt_is_shown_as_the_row_has_it() -> None:

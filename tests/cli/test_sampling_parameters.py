@@ -122,7 +122,6 @@ def test_a_wrong_type_or_range_is_a_fault(row: dict[str, Any], message: str) -> 
     [
         {"guided_decoding": {"regex": "a"}},
         {"response_format": {"type": "json_object"}},
-        {"prompt_logprobs": 0},
         {"best_of": 2},
         {"tool_choice": "required"},
     ],

@@ -76,10 +76,10 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(tiny_checkpo
         eSurgeRunner.from_pretrained(folder, **OPTIONS)
 
 
-@pytest.mark.parametrize("options", [{"guided_decoding": {"regex": "a"}}, {"prompt_logprobs": 0}])
+@pytest.mark.parametrize("options", [{"guided_decoding": {"regex": "a"}}, {"bad_words": ["a"]}])
 def test_a_parameter_that_would_be_ignored_is_refused(folder, options):
     runner = eSurgeRunner.from_pretrained(folder, **OPTIONS)
-    with pytest.raises(ValueError, match=f"not supported yet: {next(iter(options))}"):
+    with pytest.raises(ValueError, match=next(iter(options))):
         generate(runner, PROMPTS, SamplingParams(**options))
 
 
