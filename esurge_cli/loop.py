@@ -85,12 +85,13 @@ class Loop:
         while not self._is_stopping():
             if self._is_taking():
                 self._take_rows()
-            if self._scheduler.get_num_unfinished_requests():
+            is_idle = not self._scheduler.get_num_unfinished_requests()
+            if not is_idle:
                 self._step()
-            elif self._feed.is_exhausted or not self._is_taking():
-                break
             self._writer.flush()
             self._after_step(self.totals)
+            if is_idle and (self._feed.is_exhausted or not self._is_taking()):
+                break
         if self._feed.error is not None and self._is_taking():
             raise self._feed.error
         return self._is_complete()

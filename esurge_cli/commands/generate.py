@@ -131,12 +131,16 @@ class Job:
 
     def _check(self) -> Target:
         from esurge_cli.engine import check_options
-        from esurge_cli.results.target import Target
+        from esurge_cli.results.target import Format, Target
+        from runner.errors import UserError
 
         self.chat = self._chat_options()
         self._defaults({})
         check_options(self.engine_options)
-        return Target.of(self.output)
+        target = Target.of(self.output)
+        if target.format is Format.TEXT and not {"logprobs", "prompt_logprobs"}.isdisjoint(self.sampling.given()):
+            raise UserError("log-probabilities have no place in text output; see --output-format jsonl")
+        return target
 
     def _chat_options(self) -> ChatOptions:
         from esurge_cli.text.chats import ChatOptions, check_template_kwargs, read_chat_template

@@ -16,6 +16,7 @@ from fake_engine import EchoRunner, install, make_engine, process
 from typer.testing import CliRunner, Result
 
 from esurge_cli.app import app, main
+from esurge_cli.errors import RunFailed
 from runner.errors import UserError
 
 Rows = list[dict[str, Any]]
@@ -96,6 +97,8 @@ def test_an_existing_file_is_refused_before_the_model_is_loaded(command: Command
         ["-", "--chat-template-kwargs", '{"tokenize": true}'],
         ["-", "--long-prefill-token-threshold", "8", "--no-enable-chunked-prefill"],
         ["-", "--async-scheduling", "--num-speculative-tokens", "3"],
+        ["-", "--output-format", "text", "--logprobs", "0"],
+        ["-", "--output-format", "text", "--keep-fields", "all"],
     ],
 )
 def test_what_is_wrong_is_said_before_the_model_is_loaded(command: Command, arguments: list[str]) -> None:
@@ -122,6 +125,12 @@ def test_bad_rows_are_error_rows_and_the_status_is_3(command: Command) -> None:
         None,
     ]
     assert "3 rows failed" in command(path).stderr
+
+
+def test_bad_rows_alone_are_too_many_as_well(command: Command) -> None:
+    result = command(command.file("in.jsonl", "{broken"), "--max-errors", "0")
+    assert isinstance(result.exception, RunFailed)
+    assert "1 of 1 rows have failed" in str(result.exception)
 
 
 def test_an_empty_file_gives_no_rows_and_is_fine(command: Command) -> None:
