@@ -120,7 +120,8 @@ class FileWriter:
             self._spool.flush()
             self._spool.sync()
             if is_complete:
-                self.num_dropped = publish(self._paths, self._rules.settings, self._known.is_kept, self._rules.ordered)
+                is_kept, self._known = self._known.is_kept, Known()  # of many rows the rest is much, and of no more use
+                self.num_dropped = publish(self._paths, self._rules.settings, is_kept, self._rules.ordered)
         except OSError as error:
             raise RunFailed(f"{self._paths.output} cannot be written: {error.strerror}") from error
         finally:
