@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from runner.attention.interface import Attention, KVCache
 from runner.batch import Batch, StepTokens
+from runner.linear.interface import Linear
 from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.params import DTYPES
@@ -27,6 +28,7 @@ def step_programs(
     config: DecoderConfig,
     plan: EnginePlan,
     attention: Attention,
+    linear: Linear,
     batch: Batch,
     params_shape: decoder.Params,
     cache: KVCache,
@@ -35,9 +37,9 @@ def step_programs(
     """The programs "forward" and "sample" for arguments shaped like these; nothing of the arguments is kept."""
     cache_shape, latest_shape = jax.tree.map(_shape, (cache, latest))
     forward = jax.jit(
-        partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size), donate_argnums=1
+        partial(_forward, config, attention, linear, plan.layout.places(), plan.layout.page_size), donate_argnums=1
     )
-    sampling_of = jax.jit(partial(_sample, config, plan.max_num_samples))
+    sampling_of = jax.jit(partial(_sample, config, linear, plan.max_num_samples))
 
     def lower_forward(num_tokens: int) -> jax.stages.Lowered:
         sizes = (plan.num_sequences_of(num_tokens), plan.num_samples_of(num_tokens))
@@ -57,6 +59,7 @@ def step_programs(
 def _forward(
     config: DecoderConfig,
     attention: Attention,
+    linear: Linear,
     places: decoder.CachePlaces,
     page_size: int,
     params: decoder.Params,
@@ -66,19 +69,22 @@ def _forward(
 ) -> tuple[jax.Array, KVCache]:
     """Every token through the layers; returns the states of those sampled after, [R, hidden], and the cache."""
     token_ids = jnp.where(tokens.previous >= 0, latest[tokens.previous], tokens.ids)
-    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, token_ids, tokens.ragged)
+    hidden, cache = decoder.forward(
+        config, attention, linear, params, cache, places, page_size, token_ids, tokens.ragged
+    )
     return hidden[tokens.sampled], cache
 
 
 def _sample(
     config: DecoderConfig,
+    linear: Linear,
     max_num_samples: int,
     params: decoder.Params,
     hidden: jax.Array,
     sampling: SamplingBatch[jax.Array],
 ) -> tuple[Sampled, jax.Array]:
     """A token after each state; also as int32 [max_num_samples], for the next step to read on the device."""
-    sampled = sample(decoder.logits(config, params, hidden), sampling)
+    sampled = sample(decoder.logits(config, linear, params, hidden), sampling)
     return sampled, jnp.pad(sampled.token_id, (0, max_num_samples - len(sampled.token_id)))
 
 

@@ -24,8 +24,8 @@ class Linear(Protocol):
         """Put the outputs `first`, `first` + 1, … of a matrix, [some outputs, inputs], into `stored`, zeros before."""
         ...
 
-    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int) -> jax.Array:
-        """x @ weight.T of x [rows, inputs], in x's dtype: [rows, outputs]."""
+    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+        """x @ weight.T of x [rows, inputs]: [rows, outputs] in `dtype`."""
         ...
 
     def rows_of(self, stored: jax.Array, indices: jax.Array) -> jax.Array:

@@ -18,8 +18,8 @@ class XlaLinear:
     def store(self, weight: np.ndarray, first: int, stored: np.ndarray) -> None:
         stored[first : first + len(weight)] = weight
 
-    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int) -> jax.Array:
-        return jnp.einsum("ti,oi->to", x, stored)
+    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+        return jnp.einsum("ti,oi->to", x, stored, preferred_element_type=dtype)
 
     def rows_of(self, stored: jax.Array, indices: jax.Array) -> jax.Array:
         return stored[indices]

@@ -51,7 +51,7 @@ def stored(linear, weight, cuts=()):
 @partial(jax.jit, static_argnums=(0, 3))
 def multiply(linear, x, weight, outputs):
     with jax.default_matmul_precision("highest"):
-        return linear(x, weight, outputs)
+        return linear(x, weight, outputs, jnp.float32)
 
 
 def check(linear, rows, inputs, outputs):

@@ -47,8 +47,8 @@ class CpuLinear:
                 stored[panel, :, column : column + len(part)] = part.T
             start += len(part)
 
-    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int) -> jax.Array:
-        call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((x.shape[0], outputs), x.dtype))
+    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+        call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((x.shape[0], outputs), dtype))
         return call(x, stored, kernels=self._kernels)
 
     def rows_of(self, stored: jax.Array, indices: jax.Array) -> jax.Array:
