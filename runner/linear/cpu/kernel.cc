@@ -14,6 +14,7 @@ constexpr int kVectors = kPanel / kWidth;  // of a panel
 constexpr int kRows = kWidth == 16 ? 8 : kWidth == 8 ? 6 : 2;
 constexpr int kPanels = kWidth == 16 ? 3 : 1;
 constexpr int64_t kBlockInputs = 384;  // a panel's share of the first-level cache, 24 KiB
+constexpr int64_t kAheadInputs = 32;   // prefetched, 2 KiB ahead: the hardware alone keeps too few lines on their way
 constexpr int64_t kBlockRows = 256;    // with kBlockInputs of each: a share of the second-level cache, 384 KiB
 
 typedef float Vector __attribute__((vector_size(ESURGE_VECTOR_BYTES), aligned(4), may_alias));
@@ -34,6 +35,8 @@ void Tile(const float* x, int64_t x_stride, const float* panels, int64_t panel_s
       for (int v = 0; v < Panels * kVectors; ++v) sum[r][v] = Load(out + r * out_stride + v * kWidth);
   }
   for (int64_t k = 0; k < inputs; ++k) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Panels; ++i) __builtin_prefetch(panels + i * panel_size + (k + kAheadInputs) * kPanel);
     Vector weight[Panels * kVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < Panels * kVectors; ++v)
