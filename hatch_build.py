@@ -1,4 +1,4 @@
-"""Build hook: compiles the native attention kernels where there is a C++ compiler; without one the XLA path is used."""
+"""Build hook: compiles the native kernels where there is a C++ compiler; without one the XLA path is used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = Path(__file__).parent / "runner" / "attention" / "cpu"
-LIBRARY = SOURCES / "_native.so"
+ROOT = Path(__file__).parent
+FOLDERS = [ROOT / "runner" / "attention" / "cpu", ROOT / "runner" / "linear" / "cpu"]
+LIBRARY = "_native.so"
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno"]
 
 # one compilation of kernel.cc for each instruction set: its function, its register's bytes, its flags
@@ -32,20 +33,21 @@ class NativeBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
-            print("esurge: no C++ compiler found; attention will run on XLA, which is slower on a CPU", file=sys.stderr)
+            print("esurge: no C++ compiler found; all will run on XLA, which is slower on a CPU", file=sys.stderr)
             return
         try:
-            build(compiler)
+            for folder in FOLDERS:
+                build(compiler, folder)
         except subprocess.CalledProcessError as error:
-            print(f"esurge: the native kernels did not compile ({error}); attention will run on XLA", file=sys.stderr)
+            print(f"esurge: the native kernels did not compile ({error}); all will run on XLA", file=sys.stderr)
             return
-        build_data["artifacts"].append(str(LIBRARY.relative_to(Path(__file__).parent)))
+        build_data["artifacts"] += [str((folder / LIBRARY).relative_to(ROOT)) for folder in FOLDERS]
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
 
-def build(compiler: str, extra_flags: list[str] | None = None, target: Path = LIBRARY) -> None:
-    """Compile every source on as many cores as there are, and link them into `target`."""
+def build(compiler: str, sources: Path, extra_flags: list[str] | None = None) -> None:
+    """Compile a folder's sources on as many cores as there are, and link them into its library."""
     import jaxlib
 
     is_x86 = platform.machine() in ("x86_64", "AMD64")
@@ -59,14 +61,16 @@ def build(compiler: str, extra_flags: list[str] | None = None, target: Path = LI
 
         def compile_one(job: tuple[str, str, list[str]], output: str) -> None:
             source, _, own = job
-            subprocess.run([compiler, *flags, *own, "-c", str(SOURCES / source), "-o", output], check=True)
+            subprocess.run([compiler, *flags, *own, "-c", str(sources / source), "-o", output], check=True)
 
         list(threads.map(compile_one, jobs, objects))
         linked = Path(folder, "linked.so")
         subprocess.run([compiler, "-shared", *(extra_flags or []), *objects, "-o", str(linked)], check=True)
+        target = sources / LIBRARY
         shutil.copyfile(linked, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
 
 
 if __name__ == "__main__":
-    build(os.environ.get("CXX", "c++"), sys.argv[1:])
+    for folder in FOLDERS:
+        build(os.environ.get("CXX", "c++"), folder, sys.argv[1:])

@@ -18,6 +18,7 @@ from runner.attention import best_attention
 from runner.batch import Batch, Scored, Step
 from runner.drafts import PromptLookup
 from runner.errors import DeviceError
+from runner.linear import best_linear
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
 from runner.models.params import DTYPES, load_params, params_shape
@@ -48,7 +49,8 @@ class eSurgeRunner:
         self.config = config
         self.plan = plan
         attention = best_attention(plan.kv_cache_dtype)
-        weights = {"dtype": DTYPES[plan.dtype], "stacked": not attention.is_cheap_to_compile}
+        linear = best_linear(plan.dtype)
+        weights = {"linear": linear, "dtype": DTYPES[plan.dtype], "stacked": not attention.is_cheap_to_compile}
         self._cache = attention.empty_cache(
             plan.layout.num_buffers,
             plan.layout.num_pages,
@@ -68,7 +70,7 @@ class eSurgeRunner:
         self._lookup = PromptLookup(plan.num_speculative_tokens)
         self._latest = jnp.zeros(plan.max_num_samples, jnp.int32)
         self._programs = step_programs(
-            config, plan, attention, self._batch, params_shape(config, **weights), self._cache, self._latest
+            config, plan, attention, linear, self._batch, params_shape(config, **weights), self._cache, self._latest
         )
         with ThreadPoolExecutor(1) as beside:
             compiling = beside.submit(self.warm_up, progress=progress) if warm_up else None

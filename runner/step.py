@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from runner.attention.interface import Attention, KVCache
 from runner.batch import Batch, StepTokens
+from runner.linear.interface import Linear
 from runner.models import decoder
 from runner.models.config import DecoderConfig
 from runner.models.params import DTYPES
@@ -28,6 +29,7 @@ def step_programs(
     config: DecoderConfig,
     plan: EnginePlan,
     attention: Attention,
+    linear: Linear,
     batch: Batch,
     params_shape: decoder.Params,
     cache: KVCache,
@@ -39,11 +41,11 @@ def step_programs(
     """
     cache_shape, latest_shape = jax.tree.map(_shape, (cache, latest))
     forward = jax.jit(
-        partial(_forward, config, attention, plan.layout.places(), plan.layout.page_size), donate_argnums=1
+        partial(_forward, config, attention, linear, plan.layout.places(), plan.layout.page_size), donate_argnums=1
     )
-    sampling_of = jax.jit(partial(_sample, config, plan.max_num_samples))
-    score_of = jax.jit(partial(_score, config))
-    adjusted_of = jax.jit(partial(_sample_adjusted, config, plan.max_num_samples), donate_argnums=4)
+    sampling_of = jax.jit(partial(_sample, config, linear, plan.max_num_samples))
+    score_of = jax.jit(partial(_score, config, linear))
+    adjusted_of = jax.jit(partial(_sample_adjusted, config, linear, plan.max_num_samples), donate_argnums=4)
 
     def lower_forward(num_tokens: int) -> jax.stages.Lowered:
         sizes = (plan.num_sequences_of(num_tokens), plan.num_samples_of(num_tokens))
@@ -76,6 +78,7 @@ def step_programs(
 def _forward(
     config: DecoderConfig,
     attention: Attention,
+    linear: Linear,
     places: decoder.CachePlaces,
     page_size: int,
     params: decoder.Params,
@@ -88,25 +91,29 @@ def _forward(
     Returns the states of those sampled after, [R, hidden], of all, [T, hidden], and the cache.
     """
     token_ids = jnp.where(tokens.previous >= 0, latest[tokens.previous], tokens.ids)
-    hidden, cache = decoder.forward(config, attention, params, cache, places, page_size, token_ids, tokens.ragged)
+    hidden, cache = decoder.forward(
+        config, attention, linear, params, cache, places, page_size, token_ids, tokens.ragged
+    )
     return hidden[tokens.sampled], hidden, cache
 
 
 def _sample(
     config: DecoderConfig,
+    linear: Linear,
     max_num_samples: int,
     params: decoder.Params,
     hidden: jax.Array,
     sampling: SamplingBatch[jax.Array],
 ) -> tuple[Sampled, jax.Array]:
     """A token after each state; also as int32 [max_num_samples], for the next step to read on the device."""
-    logits = decoder.logits(config, params, hidden)
+    logits = decoder.logits(config, linear, params, hidden)
     sampled = sample(logits, sampling)
     return sampled, _as_latest(sampled, max_num_samples)
 
 
 def _sample_adjusted(
     config: DecoderConfig,
+    linear: Linear,
     max_num_samples: int,
     params: decoder.Params,
     hidden: jax.Array,
@@ -115,14 +122,16 @@ def _sample_adjusted(
     history: jax.Array,
 ) -> tuple[Sampled, jax.Array, jax.Array]:
     """As `_sample`, of adjusted logits; returns the history with the tokens drawn as well."""
-    logits = decoder.logits(config, params, hidden)
+    logits = decoder.logits(config, linear, params, hidden)
     sampled = sample(adjust(logits, adjustments, history), sampling, raw=logits)
     return sampled, _as_latest(sampled, max_num_samples), remember(history, adjustments, sampled.token_id)
 
 
-def _score(config: DecoderConfig, params: decoder.Params, states: jax.Array, token_id: jax.Array) -> Sampled:
+def _score(
+    config: DecoderConfig, linear: Linear, params: decoder.Params, states: jax.Array, token_id: jax.Array
+) -> Sampled:
     """What the model says of the token, int32 [N], after each state, [N, hidden]."""
-    return score(decoder.logits(config, params, states), token_id)
+    return score(decoder.logits(config, linear, params, states), token_id)
 
 
 def _as_latest(sampled: Sampled, max_num_samples: int) -> jax.Array:

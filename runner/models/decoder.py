@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from runner.attention.interface import Attention, KVCache, Place, RaggedBatch, token_places
+from runner.linear.interface import Linear
 from runner.models.config import Activation, DecoderConfig
 from runner.models.rope import rotate, rotation
 
@@ -23,7 +24,8 @@ Params = dict[str, Any]
 """embedding [vocab, hidden], layers, final_norm [hidden], and head [vocab, hidden] unless tied.
 
 `layers` is a list of {name: array}, or {name: array [layers, …]}. A layer's matrices are [outputs, inputs]; queries,
-keys and values are one matrix, gate and up another."""
+keys and values are one matrix, gate and up another. Each matrix that a product is taken with (a tied embedding too) is
+as the Linear stores it."""
 
 UNLIMITED_WINDOW = np.iinfo(np.int32).max
 
@@ -45,6 +47,7 @@ class _Differences(NamedTuple):
 def forward(
     config: DecoderConfig,
     attention: Attention,
+    linear: Linear,
     params: Params,
     cache: KVCache,
     places: CachePlaces,
@@ -74,7 +77,7 @@ def forward(
     ) -> tuple[tuple[jax.Array, KVCache], None]:
         (x, cache), (weights, own) = carry, given
         normed = _rms_norm(x, weights["attention_norm"], config.norm_eps)
-        queries, keys, values = _project(config, weights, normed, cos[own.rope], sin[own.rope])
+        queries, keys, values = _project(config, linear, weights, normed, cos[own.rope], sin[own.rope])
         attended, cache = attention(
             queries,
             keys,
@@ -86,12 +89,12 @@ def forward(
             soft_cap=config.attention_soft_cap,
         )
         attended = attended.reshape(num_tokens, -1).astype(x.dtype)
-        x = x + _after(config, weights, "attention", _linear(weights, "out", attended))
+        x = x + _after(config, weights, "attention", _linear(linear, weights, "out", attended, config.hidden_size))
         normed = _rms_norm(x, weights["mlp_norm"], config.norm_eps)
-        x = x + _after(config, weights, "mlp", _mlp(config, weights, normed))
+        x = x + _after(config, weights, "mlp", _mlp(config, linear, weights, normed))
         return (x, cache), None
 
-    x = params["embedding"][token_ids]
+    x = linear.rows_of(params["embedding"], token_ids) if config.tie_word_embeddings else params["embedding"][token_ids]
     x = x * jnp.asarray(config.embedding_scale, x.dtype)
     if isinstance(params["layers"], list):
         layer = jax.jit(layer)  # traced once, inlined by XLA
@@ -102,21 +105,23 @@ def forward(
     return _rms_norm(x, params["final_norm"], config.norm_eps), cache
 
 
-def logits(config: DecoderConfig, params: Params, hidden: jax.Array) -> jax.Array:
+def logits(config: DecoderConfig, linear: Linear, params: Params, hidden: jax.Array) -> jax.Array:
     """Float32 [rows, vocab] of states [rows, hidden]."""
     head = params["embedding"] if config.tie_word_embeddings else params["head"]
-    scores = jnp.einsum("ti,oi->to", hidden, head, preferred_element_type=jnp.float32)
+    scores = linear(hidden, head, config.vocab_size, jnp.float32)
     if config.logit_soft_cap is not None:
         scores = config.logit_soft_cap * jnp.tanh(scores / config.logit_soft_cap)
     return scores
 
 
 def _project(
-    config: DecoderConfig, weights: Params, x: jax.Array, cos: jax.Array, sin: jax.Array
+    config: DecoderConfig, linear: Linear, weights: Params, x: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys and values, float32 [T, heads, head_dim], normed and rotated."""
     num_tokens = x.shape[0]
-    heads = _linear(weights, "qkv", x).astype(jnp.float32).reshape(num_tokens, -1, config.head_dim)
+    num_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    heads = _linear(linear, weights, "qkv", x, num_outputs).astype(jnp.float32)
+    heads = heads.reshape(num_tokens, -1, config.head_dim)
     queries, keys, values = jnp.split(heads, [config.num_heads, config.num_heads + config.num_kv_heads], axis=1)
     if config.qk_norm:
         queries = _rms_norm(queries, weights["query_norm"], config.norm_eps)
@@ -124,9 +129,9 @@ def _project(
     return rotate(queries, cos, sin), rotate(keys, cos, sin), values
 
 
-def _mlp(config: DecoderConfig, weights: Params, x: jax.Array) -> jax.Array:
-    gate, up = jnp.split(_linear(weights, "gate_up", x), 2, axis=-1)
-    return _linear(weights, "down", _ACTIVATIONS[config.activation](gate) * up)
+def _mlp(config: DecoderConfig, linear: Linear, weights: Params, x: jax.Array) -> jax.Array:
+    gate, up = jnp.split(_linear(linear, weights, "gate_up", x, 2 * config.intermediate_size), 2, axis=-1)
+    return _linear(linear, weights, "down", _ACTIVATIONS[config.activation](gate) * up, config.hidden_size)
 
 
 def _after(config: DecoderConfig, weights: Params, block: str, x: jax.Array) -> jax.Array:
@@ -134,8 +139,8 @@ def _after(config: DecoderConfig, weights: Params, block: str, x: jax.Array) -> 
     return _rms_norm(x, weights[f"post_{block}_norm"], config.norm_eps) if config.sandwich_norms else x
 
 
-def _linear(weights: Params, name: str, x: jax.Array) -> jax.Array:
-    y = jnp.einsum("ti,oi->to", x, weights[name])
+def _linear(linear: Linear, weights: Params, name: str, x: jax.Array, outputs: int) -> jax.Array:
+    y = linear(x, weights[name], outputs, x.dtype)
     bias = weights.get(f"{name}_bias")
     return y if bias is None else y + bias
 

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from runner.errors import UserError
+from runner.linear.interface import Linear
 from runner.models.config import DecoderConfig, Shape
 from runner.models.decoder import Params
 from runner.progress import Progress
@@ -27,11 +28,12 @@ class Tensors(Protocol):
 
 
 class Source(NamedTuple):
-    """A tensor of the checkpoint and the shape that the config promises."""
+    """A tensor of the checkpoint and the shape that the config promises; `is_matrix`: products are taken with it."""
 
     name: str
     shape: Shape
     is_norm: bool = False
+    is_matrix: bool = False
 
 
 Weight = tuple[Source, ...]
@@ -41,21 +43,21 @@ Weight = tuple[Source, ...]
 def load_params(
     config: DecoderConfig,
     checkpoint: Tensors,
+    linear: Linear,
     dtype: np.dtype,
     progress: Progress,
     *,
     stacked: bool,
     put: Callable[[np.ndarray], jax.Array] = jax.device_put,
 ) -> Params:
-    """Read every tensor that the decoder needs, cast to `dtype`, and `put` it on the device.
+    """Read every tensor that the decoder needs, cast to `dtype`, and `put` it on the device as `linear` stores it.
 
     `stacked` makes one array of each weight for all layers. Raises UserError for a tensor that is missing or of
     another shape than the config says.
     """
     offset = config.norm_offset
-    params: Params = {
-        name: put(_read([weight], checkpoint, dtype, offset)[0]) for name, weight in _outer_weights(config).items()
-    }
+    outer = _outer_weights(config)
+    params: Params = {name: put(_read([outer[name]], checkpoint, linear, dtype, offset)[0]) for name in outer}
     layers = _layer_weights(config)
     loads = [(name, range(config.num_layers)) for name in layers]
     if not stacked:
@@ -66,7 +68,7 @@ def load_params(
         weights = [
             tuple(source._replace(name=f"model.layers.{i}.{source.name}") for source in layers[name]) for i in numbers
         ]
-        array = _read(weights, checkpoint, dtype, offset)
+        array = _read(weights, checkpoint, linear, dtype, offset)
         arrays.append((name, put(array if stacked else array[0])))
     progress("load", len(loads), len(loads))
     count = len(layers)
@@ -74,12 +76,11 @@ def load_params(
     return params
 
 
-def params_shape(config: DecoderConfig, dtype: np.dtype, *, stacked: bool) -> Params:
+def params_shape(config: DecoderConfig, linear: Linear, dtype: np.dtype, *, stacked: bool) -> Params:
     """What `load_params` will make: shapes and dtypes without the weights, for programs to be compiled meanwhile."""
 
     def shape_of(weight: Weight, *leading: int) -> jax.ShapeDtypeStruct:
-        rows = sum(source.shape[0] for source in weight)
-        return jax.ShapeDtypeStruct((*leading, rows, *weight[0].shape[1:]), dtype)
+        return jax.ShapeDtypeStruct((*leading, *_stored_shape(weight, linear)), dtype)
 
     params: Params = {name: shape_of(weight) for name, weight in _outer_weights(config).items()}
     leading = (config.num_layers,) if stacked else ()
@@ -91,11 +92,11 @@ def params_shape(config: DecoderConfig, dtype: np.dtype, *, stacked: bool) -> Pa
 def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
     matrix = (config.vocab_size, config.hidden_size)
     weights: dict[str, Weight] = {
-        "embedding": (Source("model.embed_tokens.weight", matrix),),
+        "embedding": (Source("model.embed_tokens.weight", matrix, is_matrix=config.tie_word_embeddings),),
         "final_norm": (Source("model.norm.weight", (config.hidden_size,), is_norm=True),),
     }
     if not config.tie_word_embeddings:
-        weights["head"] = (Source("lm_head.weight", matrix),)
+        weights["head"] = (Source("lm_head.weight", matrix, is_matrix=True),)
     return weights
 
 
@@ -109,7 +110,7 @@ def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
 
     def linear(inputs: int, bias: bool, **outputs: int) -> tuple[Weight, Weight | None]:
         names = {name.replace("__", "."): size for name, size in outputs.items()}
-        matrix = tuple(Source(f"{name}.weight", (size, inputs)) for name, size in names.items())
+        matrix = tuple(Source(f"{name}.weight", (size, inputs), is_matrix=True) for name, size in names.items())
         vector = tuple(Source(f"{name}.bias", (size,)) for name, size in names.items())
         return matrix, vector if bias else None
 
@@ -138,23 +139,33 @@ def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
     return weights
 
 
-def _read(weights: list[Weight], checkpoint: Tensors, dtype: np.dtype, norm_offset: float) -> np.ndarray:
+def _stored_shape(weight: Weight, linear: Linear) -> Shape:
+    rows = sum(source.shape[0] for source in weight)
+    inputs = weight[0].shape[1:]
+    return linear.stored_shape(rows, *inputs) if weight[0].is_matrix else (rows, *inputs)
+
+
+def _read(
+    weights: list[Weight], checkpoint: Tensors, linear: Linear, dtype: np.dtype, norm_offset: float
+) -> np.ndarray:
     """The weights of some layers as one array [layers, …]."""
-    rows = sum(source.shape[0] for source in weights[0])
-    out = _aligned_empty((len(weights), rows, *weights[0][0].shape[1:]), dtype)
+    out = _aligned_zeros((len(weights), *_stored_shape(weights[0], linear)), dtype)
     for layer, weight in zip(out, weights, strict=True):
         start = 0
-        for name, shape, is_norm in weight:
+        for name, shape, is_norm, is_matrix in weight:
             tensor = checkpoint.tensor(name)
             if tensor.shape != shape:
                 raise UserError(f"the tensor {name} is {list(tensor.shape)}, but the config says {list(shape)}")
-            layer[start : start + shape[0]] = tensor.astype(np.float32) + norm_offset if is_norm else tensor
+            if is_matrix:
+                linear.store(tensor, start, layer)
+            else:
+                layer[start : start + shape[0]] = tensor.astype(np.float32) + norm_offset if is_norm else tensor
             start += shape[0]
     return out
 
 
-def _aligned_empty(shape: Shape, dtype: np.dtype) -> np.ndarray:
+def _aligned_zeros(shape: Shape, dtype: np.dtype) -> np.ndarray:
     size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)

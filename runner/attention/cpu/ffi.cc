@@ -1,10 +1,8 @@
 // The XLA custom call "esurge_attention": writes a step's keys and values into their pages, in place, then attends.
 #include <algorithm>
-#include <atomic>
-#include <memory>
-#include <thread>
 #include <vector>
 
+#include "../../native/parallel.h"
 #include "kernel.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -19,24 +17,6 @@ const PageKernels& BestKernels() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Avx2Kernels();
 #endif
   return BaselineKernels();
-}
-
-// Run work(0 .. count) on XLA's threads and this one. Nobody waits for a thread that has not begun, so that a busy
-// pool, or one whose only thread is this, cannot block the call.
-template <typename Work>
-void ParallelFor(ffi::ThreadPool& pool, int64_t count, const Work& work) {
-  struct Shared {
-    std::atomic<int64_t> next{0}, done{0};
-  };
-  auto shared = std::make_shared<Shared>();
-  auto run = [shared, count, &work] {
-    for (int64_t i; (i = shared->next.fetch_add(1)) < count; shared->done.fetch_add(1, std::memory_order_release))
-      work(i);
-  };
-  const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
-  for (int64_t i = 0; i < helpers; ++i) pool.Schedule(decltype(run)(run));
-  run();
-  while (shared->done.load(std::memory_order_acquire) < count) std::this_thread::yield();
 }
 
 std::vector<Tile> TilesOf(const Problem& p) {
