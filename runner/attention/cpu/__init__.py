@@ -6,20 +6,17 @@ batches need no padding and no gather. It runs on XLA's own threads.
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache as once
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from runner.attention.interface import KVCache, Place, RaggedBatch
+from runner.native import NativeCall
 
-LIBRARY = Path(__file__).with_name("_native.so")
+_CALL = NativeCall("esurge_attention", __file__)
+is_built = _CALL.is_built
 CACHE_DTYPES = ("float32", "bfloat16")
 _LANE = 16
-_TARGET = "esurge_attention"
 
 Plan = tuple[RaggedBatch[jax.Array], int]
 """The batch, and the page size."""
@@ -31,7 +28,7 @@ class CpuAttention:
     is_cheap_to_compile = True
 
     def __init__(self) -> None:
-        _register()
+        _CALL.register()
 
     def empty_cache(
         self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
@@ -57,7 +54,7 @@ class CpuAttention:
     ) -> tuple[jax.Array, KVCache]:
         batch, page_size = plan
         call = jax.ffi.ffi_call(
-            _TARGET,
+            _CALL.name,
             tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (queries, *cache)),
             input_output_aliases={3: 1, 4: 2},
         )
@@ -73,17 +70,6 @@ class CpuAttention:
             soft_cap=np.float32(soft_cap or 0.0),
         )
         return out, KVCache(new_keys, new_values)
-
-
-def is_built() -> bool:
-    """Whether the package's build found a compiler."""
-    return LIBRARY.exists()
-
-
-@once
-def _register() -> None:
-    handler = ctypes.CDLL(str(LIBRARY)).esurge_attention
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
 
 
 def _round_up(size: int) -> int:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "../../native/instructions.h"
 #include "../../native/parallel.h"
 #include "kernel.h"
 #include "xla/ffi/api/ffi.h"
@@ -13,8 +14,8 @@ namespace {
 
 const PageKernels& BestKernels() {
 #ifdef ESURGE_X86
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return Avx512Kernels();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Avx2Kernels();
+  if (HasAvx512()) return Avx512Kernels();
+  if (HasAvx2()) return Avx2Kernels();
 #endif
   return BaselineKernels();
 }

@@ -6,18 +6,15 @@ own threads, and each row's result is the same to the bit in a batch of any size
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache as once
-from pathlib import Path
-
 import jax
 import numpy as np
 
 from runner.linear.interface import Shape
+from runner.native import NativeCall
 
-LIBRARY = Path(__file__).with_name("_native.so")
+_CALL = NativeCall("esurge_linear", __file__)
+is_built = _CALL.is_built
 _PANEL = 16
-_TARGET = "esurge_linear"
 
 
 class CpuLinear:
@@ -27,7 +24,7 @@ class CpuLinear:
     """
 
     def __init__(self, kernels: str = "") -> None:
-        _register()
+        _CALL.register()
         self._kernels = kernels
 
     def stored_shape(self, outputs: int, inputs: int) -> Shape:
@@ -48,19 +45,8 @@ class CpuLinear:
             start += len(part)
 
     def __call__(self, x: jax.Array, stored: jax.Array, outputs: int, dtype: jax.typing.DTypeLike) -> jax.Array:
-        call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((x.shape[0], outputs), dtype))
+        call = jax.ffi.ffi_call(_CALL.name, jax.ShapeDtypeStruct((x.shape[0], outputs), dtype))
         return call(x, stored, kernels=self._kernels)
 
     def rows_of(self, stored: jax.Array, indices: jax.Array) -> jax.Array:
         return stored[indices // _PANEL, :, indices % _PANEL]
-
-
-def is_built() -> bool:
-    """Whether the package's build found a compiler."""
-    return LIBRARY.exists()
-
-
-@once
-def _register() -> None:
-    handler = ctypes.CDLL(str(LIBRARY)).esurge_linear
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "../../native/instructions.h"
 #include "../../native/parallel.h"
 #include "kernel.h"
 
@@ -13,11 +14,8 @@ namespace {
 // The kernels called `name`, or the best for ""; null where this machine has no such instructions.
 const Kernels* KernelsOf(std::string_view name) {
 #ifdef ESURGE_X86
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx512 && (name.empty() || name == "avx512")) return &Avx512Kernels();
-  if (has_avx2 && (name.empty() || name == "avx2")) return &Avx2Kernels();
+  if (HasAvx512() && (name.empty() || name == "avx512")) return &Avx512Kernels();
+  if (HasAvx2() && (name.empty() || name == "avx2")) return &Avx2Kernels();
 #endif
   return name.empty() || name == "baseline" ? &BaselineKernels() : nullptr;
 }
