@@ -21,10 +21,10 @@ FLAGS = ["-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno"]
 
 # one compilation of kernel.cc for each instruction set: its function, its register's bytes, its flags
 BASELINE = ("BaselineKernels", 16, [])
-X86 = [
-    ("Avx2Kernels", 32, ["-mavx2", "-mfma"]),
-    ("Avx512Kernels", 64, ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]),
-]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
+X86 = [("Avx2Kernels", 32, ["-mavx2", "-mfma"]), ("Avx512Kernels", 64, AVX512)]
+# amx.cc, in the folders that have one, for compilers that know AMX (GCC 11, Clang 11)
+AMX = [*AVX512, "-mamx-tile", "-mamx-bf16", "-DESURGE_VECTOR_BYTES=64"]
 
 
 class NativeBuildHook(BuildHookInterface):
@@ -53,7 +53,10 @@ def build(compiler: str, sources: Path, extra_flags: list[str] | None = None) ->
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     headers = ["-isystem", str(Path(jaxlib.__file__).parent / "include")]
     flags = [*FLAGS, *(["-DESURGE_X86"] if is_x86 else []), *headers, *(extra_flags or [])]
-    jobs = [("ffi.cc", "ffi.o", [])]
+    has_amx = is_x86 and sys.platform == "linux" and (sources / "amx.cc").exists() and knows(compiler, AMX)
+    if has_amx:
+        flags.append("-DESURGE_AMX")
+    jobs = [("ffi.cc", "ffi.o", []), *([("amx.cc", "amx.o", AMX)] if has_amx else [])]
     for name, width, own in [BASELINE, *(X86 if is_x86 else [])]:
         jobs.append(("kernel.cc", f"{name}.o", [f"-DESURGE_KERNELS={name}", f"-DESURGE_VECTOR_BYTES={width}", *own]))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
@@ -69,6 +72,11 @@ def build(compiler: str, sources: Path, extra_flags: list[str] | None = None) ->
         target = sources / LIBRARY
         shutil.copyfile(linked, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)
+
+
+def knows(compiler: str, flags: list[str]) -> bool:
+    command = [compiler, *flags, "-fsyntax-only", "-x", "c++", os.devnull]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
 if __name__ == "__main__":

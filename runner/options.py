@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import jax
 
+from runner.dtypes import DTYPES
 from runner.errors import UserError
 from runner.memory import CacheLayout, plan_cache
 from runner.models.config import DecoderConfig
-from runner.models.params import DTYPES
 from runner.programs import bucket_of, token_buckets
 
 _DEFAULT_MAX_NUM_SEQS = 128

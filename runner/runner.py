@@ -17,11 +17,12 @@ import numpy as np
 from runner.attention import best_attention
 from runner.batch import Batch, Scored, Step
 from runner.drafts import PromptLookup
+from runner.dtypes import DTYPES
 from runner.errors import DeviceError
 from runner.linear import best_linear
 from runner.models.config import DecoderConfig
 from runner.models.families import decoder_config
-from runner.models.params import DTYPES, load_params, params_shape
+from runner.models.params import load_params, params_shape
 from runner.options import EnginePlan, RunnerOptions, plan_engine
 from runner.programs import bucket_of, enable_compilation_cache, token_buckets
 from runner.progress import Progress, no_progress
@@ -50,7 +51,8 @@ class eSurgeRunner:
         self.plan = plan
         attention = best_attention(plan.kv_cache_dtype)
         linear = best_linear(plan.dtype)
-        weights = {"linear": linear, "dtype": DTYPES[plan.dtype], "stacked": not attention.is_cheap_to_compile}
+        dtype = DTYPES[plan.dtype]
+        shape = params_shape(config, checkpoint, linear, dtype)
         self._cache = attention.empty_cache(
             plan.layout.num_buffers,
             plan.layout.num_pages,
@@ -69,12 +71,10 @@ class eSurgeRunner:
         )
         self._lookup = PromptLookup(plan.num_speculative_tokens)
         self._latest = jnp.zeros(plan.max_num_samples, jnp.int32)
-        self._programs = step_programs(
-            config, plan, attention, linear, self._batch, params_shape(config, **weights), self._cache, self._latest
-        )
+        self._programs = step_programs(config, plan, attention, linear, self._batch, shape, self._cache, self._latest)
         with ThreadPoolExecutor(1) as beside:
             compiling = beside.submit(self.warm_up, progress=progress) if warm_up else None
-            self._params = load_params(config, checkpoint, progress=progress, **weights)
+            self._params = load_params(config, checkpoint, linear, dtype, progress)
             if compiling is not None:
                 compiling.result()
 

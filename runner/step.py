@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from runner.attention.interface import Attention, KVCache
 from runner.batch import Batch, StepTokens
+from runner.dtypes import DTYPES
 from runner.linear.interface import Linear
 from runner.models import decoder
 from runner.models.config import DecoderConfig
-from runner.models.params import DTYPES
 from runner.options import EnginePlan
 from runner.processors import Adjustments, adjust, remember
 from runner.programs import Programs

@@ -73,12 +73,7 @@ def token_places(batch: RaggedBatch[jax.Array], num_tokens: int) -> TokenPlaces:
 
 
 class Attention(Protocol):
-    """A backend.
-
-    `is_cheap_to_compile` tells the decoder that it may compile one copy for each layer.
-    """
-
-    is_cheap_to_compile: bool
+    """A backend."""
 
     def empty_cache(
         self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype

@@ -46,8 +46,6 @@ class Plan(NamedTuple):
 class XlaAttention:
     """See runner.attention.interface.Attention. Keys and values are [buffers, pages, page_size, kv_heads, head_dim]."""
 
-    is_cheap_to_compile = False
-
     def empty_cache(
         self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
     ) -> KVCache:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 
+from runner.dtypes import DTYPES
 from runner.linear import cpu
 from runner.linear.interface import Linear
 from runner.linear.xla import XlaLinear
@@ -13,4 +14,4 @@ def best_linear(dtype: str) -> Linear:
     """The fastest backend that this device and this installation have for weights of `dtype`."""
     if jax.default_backend() == "cpu" and cpu.is_built() and dtype == "float32":
         return cpu.CpuLinear()
-    return XlaLinear()
+    return XlaLinear(DTYPES[dtype])

@@ -10,24 +10,34 @@ from typing import Protocol
 import jax
 import numpy as np
 
+from runner.models.config import Activation
+
 Shape = tuple[int, ...]
 
 
 class Linear(Protocol):
-    """A backend."""
+    """A backend. `stored` are several layers' weights, [layers, …]; `layer`, an int32 scalar, is the one meant."""
 
-    def stored_shape(self, outputs: int, inputs: int) -> Shape:
-        """The shape of what `store` fills."""
+    def stored(self, outputs: int, inputs: int, held: np.dtype) -> tuple[Shape, np.dtype]:
+        """The shape and dtype of what `store` fills for one layer; `held` is the dtype of the checkpoint's matrix."""
         ...
 
     def store(self, weight: np.ndarray, first: int, stored: np.ndarray) -> None:
         """Put the outputs `first`, `first` + 1, … of a matrix, [some outputs, inputs], into `stored`, zeros before."""
         ...
 
-    def __call__(self, x: jax.Array, stored: jax.Array, outputs: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, stored: jax.Array, layer: jax.Array, outputs: int, dtype: jax.typing.DTypeLike
+    ) -> jax.Array:
         """x @ weight.T of x [rows, inputs]: [rows, outputs] in `dtype`."""
         ...
 
+    def gated(
+        self, x: jax.Array, stored: jax.Array, layer: jax.Array, outputs: int, activation: Activation
+    ) -> jax.Array:
+        """activation(x @ gate.T) * (x @ up.T), the weight being gate and up, one above the other: [rows, outputs]."""
+        ...
+
     def rows_of(self, stored: jax.Array, indices: jax.Array) -> jax.Array:
-        """Rows of the matrix, [indices, inputs]: what an embedding needs that is the last layer's weight as well."""
+        """Rows of layer 0, [indices, inputs]: what an embedding needs that is the last layer's weight as well."""
         ...

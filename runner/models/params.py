@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
-import ml_dtypes
 import numpy as np
 
 from runner.errors import UserError
@@ -14,8 +13,6 @@ from runner.linear.interface import Linear
 from runner.models.config import DecoderConfig, Shape
 from runner.models.decoder import Params
 from runner.progress import Progress
-
-DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 
 _ALIGNMENT = 64
 """XLA on a CPU takes an array of this alignment as it is; any other it copies."""
@@ -25,6 +22,8 @@ class Tensors(Protocol):
     """The part of a Checkpoint that holds weights."""
 
     def tensor(self, name: str) -> np.ndarray: ...
+
+    def dtype(self, name: str) -> np.dtype: ...
 
 
 class Source(NamedTuple):
@@ -46,47 +45,59 @@ def load_params(
     linear: Linear,
     dtype: np.dtype,
     progress: Progress,
-    *,
-    stacked: bool,
     put: Callable[[np.ndarray], jax.Array] = jax.device_put,
 ) -> Params:
-    """Read every tensor that the decoder needs, cast to `dtype`, and `put` it on the device as `linear` stores it.
+    """Read every tensor that the decoder needs, cast to `dtype` or as `linear` stores it, and `put` it on the device.
 
-    `stacked` makes one array of each weight for all layers. Raises UserError for a tensor that is missing or of
-    another shape than the config says.
+    Raises UserError for a tensor that is missing or of another shape than the config says.
     """
-    offset = config.norm_offset
-    outer = _outer_weights(config)
-    params: Params = {name: put(_read([outer[name]], checkpoint, linear, dtype, offset)[0]) for name in outer}
-    layers = _layer_weights(config)
-    loads = [(name, range(config.num_layers)) for name in layers]
-    if not stacked:
-        loads = [(name, range(i, i + 1)) for i in range(config.num_layers) for name in layers]
-    arrays = []
-    for done, (name, numbers) in enumerate(loads):
-        progress("load", done, len(loads))
-        weights = [
-            tuple(source._replace(name=f"model.layers.{i}.{source.name}") for source in layers[name]) for i in numbers
-        ]
-        array = _read(weights, checkpoint, linear, dtype, offset)
-        arrays.append((name, put(array if stacked else array[0])))
-    progress("load", len(loads), len(loads))
-    count = len(layers)
-    params["layers"] = dict(arrays) if stacked else [dict(arrays[i : i + count]) for i in range(0, len(arrays), count)]
+    weights = _weights(config)
+    total, done = sum(map(len, weights.leaves())), 0
+
+    def load(layers: list[Weight]) -> jax.Array:
+        nonlocal done
+        shape, stored_dtype = _stored(layers, checkpoint, linear, dtype)
+        out = _aligned_zeros(shape, stored_dtype)
+        for layer, weight in zip(out, layers, strict=True):
+            progress("load", done, total)
+            _read(weight, checkpoint, linear, config.norm_offset, layer)
+            done += 1
+        return put(out)
+
+    params = weights.to_params(load)
+    progress("load", total, total)
     return params
 
 
-def params_shape(config: DecoderConfig, linear: Linear, dtype: np.dtype, *, stacked: bool) -> Params:
+def params_shape(config: DecoderConfig, checkpoint: Tensors, linear: Linear, dtype: np.dtype) -> Params:
     """What `load_params` will make: shapes and dtypes without the weights, for programs to be compiled meanwhile."""
+    return _weights(config).to_params(lambda layers: jax.ShapeDtypeStruct(*_stored(layers, checkpoint, linear, dtype)))
 
-    def shape_of(weight: Weight, *leading: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*leading, *_stored_shape(weight, linear)), dtype)
 
-    params: Params = {name: shape_of(weight) for name, weight in _outer_weights(config).items()}
-    leading = (config.num_layers,) if stacked else ()
-    layer = {name: shape_of(weight, *leading) for name, weight in _layer_weights(config).items()}
-    params["layers"] = layer if stacked else [layer] * config.num_layers
-    return params
+class _Weights(NamedTuple):
+    """The decoder's arrays by name: one weight each, and one for each layer."""
+
+    outer: dict[str, Weight]
+    layers: dict[str, list[Weight]]
+
+    def leaves(self) -> list[list[Weight]]:
+        return [*([weight] for weight in self.outer.values()), *self.layers.values()]
+
+    def to_params(self, array_of: Callable[[list[Weight]], Any]) -> Params:
+        params: Params = {name: array_of([weight]) for name, weight in self.outer.items()}
+        return params | {"layers": {name: array_of(weights) for name, weights in self.layers.items()}}
+
+
+def _weights(config: DecoderConfig) -> _Weights:
+    """Names as transformers gives them."""
+    layers = {
+        name: [
+            tuple(source._replace(name=f"model.layers.{i}.{source.name}") for source in weight)
+            for i in range(config.num_layers)
+        ]
+        for name, weight in _layer_weights(config).items()
+    }
+    return _Weights(_outer_weights(config), layers)
 
 
 def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
@@ -101,7 +112,7 @@ def _outer_weights(config: DecoderConfig) -> dict[str, Weight]:
 
 
 def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
-    """One layer's arrays; names as transformers gives them, after `model.layers.N.`."""
+    """One layer's arrays; names are those after `model.layers.N.`."""
     hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_heads * head, config.num_kv_heads * head
 
@@ -139,29 +150,27 @@ def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
     return weights
 
 
-def _stored_shape(weight: Weight, linear: Linear) -> Shape:
-    rows = sum(source.shape[0] for source in weight)
-    inputs = weight[0].shape[1:]
-    return linear.stored_shape(rows, *inputs) if weight[0].is_matrix else (rows, *inputs)
+def _stored(layers: list[Weight], checkpoint: Tensors, linear: Linear, dtype: np.dtype) -> tuple[Shape, np.dtype]:
+    """The shape, [layers, …], and the dtype of the array for these weights."""
+    rows = sum(source.shape[0] for source in layers[0])
+    shape: Shape = (rows, *layers[0][0].shape[1:])
+    if layers[0][0].is_matrix:
+        held = np.result_type(*(checkpoint.dtype(source.name) for weight in layers for source in weight))
+        shape, dtype = linear.stored(shape[0], shape[1], held)
+    return (len(layers), *shape), dtype
 
 
-def _read(
-    weights: list[Weight], checkpoint: Tensors, linear: Linear, dtype: np.dtype, norm_offset: float
-) -> np.ndarray:
-    """The weights of some layers as one array [layers, …]."""
-    out = _aligned_zeros((len(weights), *_stored_shape(weights[0], linear)), dtype)
-    for layer, weight in zip(out, weights, strict=True):
-        start = 0
-        for name, shape, is_norm, is_matrix in weight:
-            tensor = checkpoint.tensor(name)
-            if tensor.shape != shape:
-                raise UserError(f"the tensor {name} is {list(tensor.shape)}, but the config says {list(shape)}")
-            if is_matrix:
-                linear.store(tensor, start, layer)
-            else:
-                layer[start : start + shape[0]] = tensor.astype(np.float32) + norm_offset if is_norm else tensor
-            start += shape[0]
-    return out
+def _read(weight: Weight, checkpoint: Tensors, linear: Linear, norm_offset: float, out: np.ndarray) -> None:
+    start = 0
+    for name, shape, is_norm, is_matrix in weight:
+        tensor = checkpoint.tensor(name)
+        if tensor.shape != shape:
+            raise UserError(f"the tensor {name} is {list(tensor.shape)}, but the config says {list(shape)}")
+        if is_matrix:
+            linear.store(tensor, start, out)
+        else:
+            out[start : start + shape[0]] = tensor.astype(np.float32) + norm_offset if is_norm else tensor
+        start += shape[0]
 
 
 def _aligned_zeros(shape: Shape, dtype: np.dtype) -> np.ndarray:

@@ -41,6 +41,10 @@ class Checkpoint(ABC):
         """
 
     @abstractmethod
+    def dtype(self, name: str) -> np.dtype:
+        """What `tensor` will be of, which is known without reading it. Raises UserError as that does."""
+
+    @abstractmethod
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer with its chat template. Raises UserError where the checkpoint has none that can be read."""
 

@@ -62,9 +62,7 @@ class GGUFCheckpoint(Checkpoint):
         return list(self._names)
 
     def tensor(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise UserError(f"{self.path} has no tensor {name}")
-        tensor = _read(self.path, name, self._file.tensors[self._names[name]])
+        tensor = _read(self.path, name, self._tensor(name))
         match self._file.metadata["general.architecture"]:
             case "llama" if ".q_proj." in name:
                 return _halves_from_pairs(tensor, self.config.num_attention_heads)
@@ -73,6 +71,14 @@ class GGUFCheckpoint(Checkpoint):
             case "gemma2" | "gemma3" if name.endswith("norm.weight"):
                 return tensor.astype(np.float32) - 1
         return tensor
+
+    def dtype(self, name: str) -> np.dtype:
+        return np.dtype(_AS_THEY_ARE.get(self._tensor(name).kind, np.float32))
+
+    def _tensor(self, name: str) -> GGUFTensor:
+        if name not in self._names:
+            raise UserError(f"{self.path} has no tensor {name}")
+        return self._file.tensors[self._names[name]]
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         from runner.weights.gguf_tokenizer import load_tokenizer

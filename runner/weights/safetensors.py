@@ -51,6 +51,10 @@ class SafetensorsCheckpoint(Checkpoint):
         return list(self._tensors)
 
     def tensor(self, name: str) -> np.ndarray:
+        dtype, stored = self.dtype(name), self._tensors[name]
+        return np.asarray(np.memmap(stored.file, dtype, mode="r", offset=stored.start, shape=stored.shape))
+
+    def dtype(self, name: str) -> np.dtype:
         stored = self._tensors.get(name)
         if stored is None:
             raise UserError(f"{self.path} has no tensor {name}")
@@ -58,8 +62,7 @@ class SafetensorsCheckpoint(Checkpoint):
             raise UserError(
                 f"the tensor {name} of {self.path} is {stored.dtype}; only {', '.join(_DTYPES)} can be read"
             )
-        dtype = np.dtype(_DTYPES[stored.dtype])
-        return np.asarray(np.memmap(stored.file, dtype, mode="r", offset=stored.start, shape=stored.shape))
+        return np.dtype(_DTYPES[stored.dtype])
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         return load_tokenizer(self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,18 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.dtypes import DTYPES
 from runner.linear import cpu
 from runner.linear.xla import XlaLinear
+from runner.models.config import Activation
 
 
 def instruction_sets():
     """Those that this machine has; the best one is what "" gives."""
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
-    return ["", "baseline", *(["avx2"] if "avx2" in flags else []), *(["avx512"] if "avx512f" in flags else [])]
+    return ["", "baseline", *(name for name, flag in [("avx2", "avx2"), ("avx512", "avx512f")] if flag in flags)]
 
 
-BACKENDS = {"xla": XlaLinear()} | (
+FLOAT32, BFLOAT16 = DTYPES["float32"], DTYPES["bfloat16"]
+BACKENDS = {"xla": XlaLinear(FLOAT32)} | (
     {f"native {name or 'best'}": cpu.CpuLinear(name) for name in instruction_sets()} if cpu.is_built() else {}
 )
 needs_native = pytest.mark.skipif(not cpu.is_built(), reason="built without a compiler")
@@ -35,27 +39,28 @@ def linear(request):
     return request.param
 
 
-def random(*shape):
-    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
+def random(*shape, dtype=FLOAT32):
+    return np.random.default_rng(shape).normal(size=shape).astype(dtype)
 
 
 def stored(linear, weight, cuts=()):
-    """The weight as the backend keeps it, put there in the parts that `cuts` makes."""
-    out = np.zeros(linear.stored_shape(*weight.shape), np.float32)
+    """The weight as the backend keeps it, put there in the parts that `cuts` makes; the second layer of two."""
+    shape, dtype = linear.stored(*weight.shape, weight.dtype)
+    out = np.zeros((2, *shape), dtype)
     edges = [0, *cuts, len(weight)]
     for first, end in pairwise(edges):
-        linear.store(weight[first:end], first, out)
+        linear.store(weight[first:end], first, out[1])
     return out
 
 
 @partial(jax.jit, static_argnums=(0, 3))
 def multiply(linear, x, weight, outputs):
     with jax.default_matmul_precision("highest"):
-        return linear(x, weight, outputs, jnp.float32)
+        return linear(x, weight, jnp.int32(1), outputs, jnp.float32)
 
 
-def check(linear, rows, inputs, outputs):
-    x, weight = random(rows, inputs), random(outputs, inputs)
+def check(linear, rows, inputs, outputs, dtype=FLOAT32):
+    x, weight = random(rows, inputs), random(outputs, inputs, dtype=dtype)
     exact = x.astype(np.float64) @ weight.astype(np.float64).T
     size = np.abs(x).astype(np.float64) @ np.abs(weight).astype(np.float64).T
     out = multiply(linear, x, stored(linear, weight), outputs)
@@ -66,24 +71,47 @@ def check(linear, rows, inputs, outputs):
 @pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 8, 9, 15, 16, 17, 100, 255, 256, 257, 300, 1000])
 def test_any_number_of_rows(linear, rows):
     check(linear, rows, 70, 112)
+    check(linear, rows, 64, 112, BFLOAT16)
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 1001])
 def test_any_number_of_outputs(linear, outputs):
     check(linear, 19, 33, outputs)
+    check(linear, 19, 32, outputs, BFLOAT16)
 
 
-@pytest.mark.parametrize("inputs", [1, 2, 16, 383, 384, 385, 768, 1500])
-def test_any_number_of_inputs(linear, inputs):
-    check(linear, 21, inputs, 50)
-    check(linear, 3, inputs, 50)
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("inputs", [1, 2, 16, 32, 96, 256, 288, 383, 384, 385, 768, 1500, 1536])
+def test_any_number_of_inputs(linear, inputs, dtype):
+    check(linear, 21, inputs, 50, dtype)
+    check(linear, 3, inputs, 50, dtype)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 900), st.integers(1, 200))
-def test_any_shape(rows, inputs, outputs):
+@given(st.integers(1, 300), st.integers(1, 30), st.sampled_from([1, 7, 32]), st.integers(1, 200))
+def test_any_shape(rows, inputs, unit, outputs):
     for linear in BACKENDS.values():
-        check(linear, rows, inputs, outputs)
+        check(linear, rows, inputs * unit, outputs, BFLOAT16 if unit == 32 else FLOAT32)
+
+
+ACTIVATIONS = {
+    Activation.SILU: lambda x: x / (1 + np.exp(-x)),
+    Activation.GELU: lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / np.sqrt(2))),
+    Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    Activation.RELU: lambda x: np.maximum(x, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 176), (40, 77), (300, 16)])
+@pytest.mark.parametrize("activation", Activation)
+def test_a_gate(linear, activation, rows, outputs, dtype):
+    x, weight = random(rows, 96), (random(2 * outputs, 96) / 10).astype(dtype)
+    gated = jax.jit(linear.gated, static_argnums=(3, 4))
+    with jax.default_matmul_precision("highest"):
+        out = gated(x, stored(linear, weight), jnp.int32(1), outputs, activation)
+    first, second = np.split(x.astype(np.float64) @ weight.astype(np.float64).T, 2, axis=1)
+    np.testing.assert_allclose(out, ACTIVATIONS[activation](first) * second, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("outputs", [48, 77])
@@ -95,17 +123,19 @@ def test_a_weight_of_several_tensors(linear, outputs, cuts):
     )
 
 
-def test_rows_of_a_stored_weight(linear):
-    weight = random(77, 20)
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+def test_rows_of_a_stored_weight(linear, dtype):
+    weight = random(77, 64, dtype=dtype)
     indices = np.array([0, 76, 15, 16, 40, 40])
-    rows = linear.rows_of(jnp.asarray(stored(linear, weight)), jnp.asarray(indices))
+    rows = linear.rows_of(jnp.asarray(stored(linear, weight)[1:]), jnp.asarray(indices))
     np.testing.assert_array_equal(rows, weight[indices])
 
 
 @needs_native
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
 @pytest.mark.parametrize("name", instruction_sets())
-def test_a_rows_result_does_not_depend_on_its_neighbours(name):
-    linear, weight, x = cpu.CpuLinear(name), random(75, 900), random(300, 900)
+def test_a_rows_result_does_not_depend_on_its_neighbours(name, dtype):
+    linear, weight, x = cpu.CpuLinear(name), random(75, 928, dtype=dtype), random(300, 928)
     panels = stored(linear, weight)
     all_rows = np.asarray(multiply(linear, x, panels, 75))
     for first, end in [(0, 1), (7, 15), (100, 117), (299, 300)]:
@@ -113,8 +143,9 @@ def test_a_rows_result_does_not_depend_on_its_neighbours(name):
 
 
 @needs_native
-def test_not_a_number_stays_in_its_row_and_infinities_in_theirs():
-    x, weight = random(20, 40), random(33, 40)
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+def test_not_a_number_stays_in_its_row_and_infinities_in_theirs(dtype):
+    x, weight = random(20, 64), random(33, 64, dtype=dtype)
     x[3, 5], x[11, 0] = np.nan, np.inf
     out = np.asarray(multiply(cpu.CpuLinear(), x, stored(cpu.CpuLinear(), weight), 33))
     assert np.isnan(out[3]).all() and np.isinf(out[11]).all()

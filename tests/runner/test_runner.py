@@ -98,7 +98,7 @@ def test_a_request_whose_output_is_no_number_ends_as_an_error_and_harms_no_other
     params = SamplingParams(temperature=0, max_tokens=6)
     sound = generate(runner, prompts[:2], params, max_num_batched_tokens=64)
     assert all(9 not in result.token_ids for result in sound.results)
-    runner._params["embedding"] = runner._params["embedding"].at[9].set(float("nan"))
+    runner._params["embedding"] = runner._params["embedding"].at[0, 9].set(float("nan"))
     spoilt = generate(runner, prompts, params, max_num_batched_tokens=64)
     assert [result.token_ids for result in spoilt.results] == [*(result.token_ids for result in sound.results), []]
     assert [result.finish_reason for result in spoilt.results][2] is FinishReason.ERROR

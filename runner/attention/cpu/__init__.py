@@ -14,6 +14,7 @@ from runner.attention.interface import KVCache, Place, RaggedBatch
 from runner.native import NativeCall
 
 _CALL = NativeCall("esurge_attention", __file__)
+_PAGES = NativeCall("esurge_pages", __file__)
 is_built = _CALL.is_built
 CACHE_DTYPES = ("float32", "bfloat16")
 _LANE = 16
@@ -25,17 +26,18 @@ Plan = tuple[RaggedBatch[jax.Array], int]
 class CpuAttention:
     """See runner.attention.interface.Attention; kernel.h gives the layout of the pages."""
 
-    is_cheap_to_compile = True
-
     def __init__(self) -> None:
         _CALL.register()
+        _PAGES.register()
 
     def empty_cache(
         self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
     ) -> KVCache:
         keys = (num_buffers, num_pages, num_kv_heads, head_dim, _round_up(page_size))
         values = (num_buffers, num_pages, num_kv_heads, page_size, _round_up(head_dim))
-        return KVCache(jnp.zeros(keys, dtype), jnp.zeros(values, dtype))
+        shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in (keys, values)]
+        pages = jax.jit(lambda: [jax.ffi.ffi_call(_PAGES.name, shape)() for shape in shapes])
+        return KVCache(*pages())
 
     def plan(self, batch: RaggedBatch[jax.Array], num_tokens: int, page_size: int) -> Plan:
         return batch, page_size

@@ -1,5 +1,11 @@
-// The XLA custom call "esurge_attention": writes a step's keys and values into their pages, in place, then attends.
+// The XLA custom calls "esurge_attention", which writes a step's keys and values into their pages, in place, then
+// attends, and "esurge_pages", which makes the pool.
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "../../native/instructions.h"
@@ -12,6 +18,8 @@ namespace ffi = xla::ffi;
 namespace esurge {
 namespace {
 
+constexpr int kTilesPerThread = 4;  // at least, for the threads to end at about the same time
+
 const PageKernels& BestKernels() {
 #ifdef ESURGE_X86
   if (HasAvx512()) return Avx512Kernels();
@@ -20,15 +28,20 @@ const PageKernels& BestKernels() {
   return BaselineKernels();
 }
 
-std::vector<Tile> TilesOf(const Problem& p) {
+// A query alone has all heads in its tile where there are tiles enough: it reads more of a page at a time.
+std::vector<Tile> TilesOf(const Problem& p, int num_threads) {
+  const bool is_many = p.num_sequences >= kTilesPerThread * num_threads;
   std::vector<Tile> tiles;
   for (int s = 0; s < p.num_sequences; ++s)
-    for (int q = p.query_start[s]; q < p.query_start[s + 1]; q += kTileQueries)
-      for (int head = 0; head < p.num_kv_heads; ++head)
-        tiles.push_back({s, q, std::min(kTileQueries, p.query_start[s + 1] - q), head});
+    for (int q = p.query_start[s]; q < p.query_start[s + 1]; q += kTileQueries) {
+      const int queries = std::min(kTileQueries, p.query_start[s + 1] - q);
+      const int heads = is_many && queries == 1 ? p.num_kv_heads : 1;
+      for (int head = 0; head < p.num_kv_heads; head += heads) tiles.push_back({s, q, queries, head, heads});
+    }
   // the longest first, so that no thread ends the call alone with a long one
   std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) {
-    return int64_t{p.context_lens[a.sequence]} * a.num_queries > int64_t{p.context_lens[b.sequence]} * b.num_queries;
+    const auto work = [&](const Tile& t) { return int64_t{p.context_lens[t.sequence]} * t.num_queries * t.num_kv_heads; };
+    return work(a) > work(b);
   });
   return tiles;
 }
@@ -73,16 +86,36 @@ ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats v
 
   const Kernels& kernels = is_float ? BestKernels().of_float : BestKernels().of_bfloat16;
   ParallelFor(pool, p.num_sequences, [&](int64_t s) { kernels.write(p, s, p.query_start[s], p.query_start[s + 1]); });
-  const std::vector<Tile> tiles = TilesOf(p);
+  const std::vector<Tile> tiles = TilesOf(p, pool.num_threads());
   ParallelFor(pool, tiles.size(), [&](int64_t i) { kernels.attend(p, tiles[i]); });
   const int64_t used = int64_t{p.query_start[p.num_sequences]} * p.num_heads * p.head_dim;
   std::fill(p.out + used, p.out + out->element_count(), 0.0f);
   return ffi::Error::Success();
 }
 
+// Zeros that take no memory until they are written, and then huge pages: a page of the pool is read from a place of its
+// own, which costs a walk of the page tables each time (a fifth of the bandwidth, on one virtual machine).
+ffi::Error Pages(ffi::Result<ffi::AnyBuffer> out) {
+  char* begin = static_cast<char*>(out->untyped_data());
+  char* end = begin + out->size_bytes();
+#ifdef __linux__
+  constexpr uintptr_t kHugePage = 2 << 20;
+  char* first = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(begin) + kHugePage - 1) / kHugePage * kHugePage);
+  char* last = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(end) / kHugePage * kHugePage);
+  if (first < last && madvise(first, last - first, MADV_DONTNEED) == 0) {
+    madvise(first, last - first, MADV_HUGEPAGE);  // a wish: kernels without them say no
+    std::memset(begin, 0, first - begin);
+    begin = last;
+  }
+#endif
+  std::memset(begin, 0, end - begin);
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace esurge
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(esurge_pages, esurge::Pages, ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(esurge_attention, esurge::Attention,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

@@ -35,9 +35,9 @@ struct Problem {
   int head_stride() const { return RoundUp(head_dim, kLane); }
 };
 
-// Up to kTileQueries queries of one sequence, with the heads of one key-value head.
+// Up to kTileQueries queries of one sequence, with the heads of some key-value heads.
 struct Tile {
-  int sequence, first_query, num_queries, kv_head;
+  int sequence, first_query, num_queries, first_kv_head, num_kv_heads;
 };
 
 // What one instruction set offers; `Write` stores the new keys and values of tokens [begin, end) of one sequence.
