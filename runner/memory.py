@@ -13,7 +13,7 @@ from runner.models.decoder import CachePlaces
 from scheduler import CacheGroupsConfig
 from scheduler.cache.specs import CacheGroupSpec, group_layers
 
-DEFAULT_CACHE_BYTES = 2 << 30
+DEFAULT_CACHE_BYTES = 1 << 30
 """Enough for 128 short sequences of a small model; grown to one sequence of the full length where that needs more."""
 
 _GROWTH_SHARE = 0.5

@@ -36,15 +36,22 @@ inline void Put(BFloat16* to, float x) {  // round to nearest even, as XLA does
   to->bits = std::isnan(x) ? 0x7FC0 : (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
 }
 
+// All of a vector's floats joined by `join`, half with half.
+template <typename Join>
+inline float Reduce(Vector v, const Join& join) {
+  float x[kWidth];
+  Store(x, v);
+#pragma GCC unroll 4
+  for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) x[i] = join(x[i], x[i + half]);
+  return x[0];
+}
 inline float Sum(Vector v) {
-  float total = 0;
-  for (int i = 0; i < kWidth; ++i) total += v[i];
-  return total;
+  return Reduce(v, [](float a, float b) { return a + b; });
 }
 inline float Max(Vector v) {
-  float highest = v[0];
-  for (int i = 1; i < kWidth; ++i) highest = std::max(highest, v[i]);
-  return highest;
+  return Reduce(v, [](float a, float b) { return a > b ? a : b; });
 }
 
 template <typename Page>
@@ -84,15 +91,26 @@ void ScorePage(State& s, int head, const Page* keys, const Page* next, int page_
     constexpr int kRows = decltype(count)::value;
     const float* queries = &s.queries[row * s.head_dim];
     for (int token = 0; token < page_stride; token += kWidth) {
-      Vector sum[kRows] = {};
-      for (int d = 0; d < s.head_dim; ++d) {
+      // few rows have several sums each, as one would have to wait for itself
+      constexpr int kSums = kRows <= kScoreRows / 4 ? 4 : kRows <= kScoreRows / 2 ? 2 : 1;
+      Vector sum[kRows][kSums] = {};
+      const auto add = [&](int d, int i) {
         if (kFetch) __builtin_prefetch(next + d * page_stride + token);
         const Vector key = Load(keys + d * page_stride + token);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) sum[r] += queries[r * s.head_dim + d] * key;
-      }
+        for (int r = 0; r < kRows; ++r) sum[r][i] += queries[r * s.head_dim + d] * key;
+      };
+      int d = 0;
+      for (; d + kSums <= s.head_dim; d += kSums)
+#pragma GCC unroll 4
+        for (int i = 0; i < kSums; ++i) add(d + i, i);
+      for (; d < s.head_dim; ++d) add(d, 0);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) Store(&s.scores[(row + r) * s.block_stride + at + token], sum[r]);
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int i = 1; i < kSums; ++i) sum[r][0] += sum[r][i];
+        Store(&s.scores[(row + r) * s.block_stride + at + token], sum[r][0]);
+      }
     }
   });
 }

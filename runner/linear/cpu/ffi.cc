@@ -28,6 +28,15 @@ const Kernels* KernelsOf(std::string_view name, bool is_float) {
 
 constexpr int64_t CeilDiv(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
+constexpr int64_t kPartsPerThread = 4;  // at least, for the threads to end at about the same time
+constexpr int64_t kPanelsOfPart = 12;   // at most, for the sums to stay in the cache
+
+// As many panels as leave `parts`: the more there are, the longer are the runs of outputs that are written.
+int64_t PanelsOfPart(const Problem& p, const Kernels& kernels, int64_t parts) {
+  const int64_t most = kPanelsOfPart / (p.is_gated() ? 2 : 1), share = p.num_panels() / std::max<int64_t>(parts, 1);
+  return std::max<int64_t>(std::min(most, share) / kernels.panels, 1) * kernels.panels;
+}
+
 using Floats = ffi::Buffer<ffi::F32>;
 using Ints = ffi::Buffer<ffi::S32>;
 
@@ -63,10 +72,12 @@ ffi::Error Linear(ffi::ThreadPool pool, Floats x, ffi::AnyBuffer panels, Ints la
     ParallelFor(pool, blocks, [&](int64_t i) { kernels->prepare(p, i * kPreparedRows, (i + 1) * kPreparedRows); });
   }
   // block by block of rows, which stay in the cache while every panel passes by
-  const int64_t rows = kernels->rows(p), panel_blocks = CeilDiv(p.num_panels(), kernels->panels);
-  ParallelFor(pool, CeilDiv(p.rows, rows) * panel_blocks, [&](int64_t i) {
-    const int64_t row = i / panel_blocks * rows, panel = i % panel_blocks * kernels->panels;
-    kernels->multiply(p, {row, std::min(row + rows, p.rows), panel, std::min(panel + kernels->panels, p.num_panels())});
+  const int64_t rows = kernels->rows(p), row_blocks = CeilDiv(p.rows, rows);
+  const int64_t at_once = PanelsOfPart(p, *kernels, pool.num_threads() * kPartsPerThread / row_blocks);
+  const int64_t panel_blocks = CeilDiv(p.num_panels(), at_once);
+  ParallelFor(pool, row_blocks * panel_blocks, [&](int64_t i) {
+    const int64_t row = i / panel_blocks * rows, panel = i % panel_blocks * at_once;
+    kernels->multiply(p, {row, std::min(row + rows, p.rows), panel, std::min(panel + at_once, p.num_panels())});
   });
   return ffi::Error::Success();
 }

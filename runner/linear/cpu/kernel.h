@@ -39,8 +39,8 @@ struct Part {
 // What one instruction set offers for one kind of panels. An output is the same whatever part it is in: its products
 // are always added in the same order.
 struct Kernels {
-  int64_t panels;                                              // of the part on which `multiply` is fastest,
-  int64_t (*rows)(const Problem&);                             // and its rows
+  int64_t panels;                                              // that `multiply` takes at once
+  int64_t (*rows)(const Problem&);                             // of the part on which it is fastest
   int64_t (*prepared_bytes)(const Problem&);                   // for each kPreparedRows rows; null: there is no `prepare`
   void (*prepare)(const Problem&, int64_t row, int64_t row_end);  // called with multiples of kPreparedRows rows
   void (*multiply)(const Problem&, const Part&);
