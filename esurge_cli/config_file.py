@@ -18,13 +18,18 @@ def use_defaults(context: typer.Context, file: Path | None) -> None:
     parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name}
     defaults = {} if file is None else _read_config(file, _names(parameters))
     for name, parameter in parameters.items():
-        text = os.environ.get(_PREFIX + name.upper())
+        text = os.environ.get(variable_of(name))
         if text is not None and parameter.param_type_name == "option":
             defaults[name] = text
     context.default_map = {
         name: [value] if parameters[name].multiple and not isinstance(value, list) else value
         for name, value in defaults.items()
     }
+
+
+def variable_of(name: str) -> str:
+    """Of the environment, for the flag of this parameter."""
+    return _PREFIX + name.upper()
 
 
 def _names(parameters: dict[str, Any]) -> dict[str, str]:

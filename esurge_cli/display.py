@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scheduler.stats import SchedulerStats
 
 _TASKS = {"download": "Downloading", "load": "Loading", "compile": "Compiling"}
-_FILE_WIDTH = 200
+_FILE_WIDTH = 250
 _PLAIN_INTERVAL = 10.0
 _REFRESHES_PER_SECOND = 4
 _RATE_WINDOW = 10.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -72,6 +73,22 @@ def with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_groups.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_groups
+
+
+def arguments_of(options: Any) -> list[str]:
+    """The command line that says all of a group's values, those that are as by default too."""
+    values = {flag_name(field.name): getattr(options, field.name) for field in dataclasses.fields(options)}
+    return [argument for name, value in values.items() for argument in _said(name, value)]
+
+
+def _said(name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [name if value else f"--no-{name[2:]}"]
+    if isinstance(value, list):
+        return [f"{name}={item}" for item in value]
+    return [f"{name}={json.dumps(value) if isinstance(value, dict) else value}"]
 
 
 class _Group:

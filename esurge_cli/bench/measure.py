@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from esurge_cli import display
+from esurge_cli.bench.peak import gemm_peak
 from esurge_cli.feed import ListFeed
 from esurge_cli.generation import Generation
 from esurge_cli.loop import Loop, Runner
@@ -36,7 +37,9 @@ class Measurement:
     Tokens a second are of the whole run; `total` counts the prompts' tokens too, those from the cache included.
     `ttft_ms` is from a row's entry into the scheduler to its first token, `itl_ms` between a sample's steps.
     `host_share` is the part of the run that is spent outside the runner's steps: scheduling, updating, text.
-    `model_flops_per_second` counts the matrices of the tokens computed, attention not.
+    `model_flops_per_second` counts the matrices of the tokens computed, attention not. `gemm_peak_flops_per_second` is
+    what XLA's own matrix product of the engine's dtype reached on this machine right after the run. That is a measure
+    and no limit: the engine's native matrix products may be faster than XLA's, and the share then is above 1.
     """
 
     num_rows: int
@@ -57,6 +60,11 @@ class Measurement:
     num_accepted_tokens: int
     peak_rss_bytes: int
     model_flops_per_second: float
+    gemm_peak_flops_per_second: float
+
+    @property
+    def share_of_peak(self) -> float:
+        return self.model_flops_per_second / self.gemm_peak_flops_per_second
 
 
 def measure(
@@ -87,7 +95,8 @@ def measure(
     engine.runner.run(scheduler.schedule())  # it is told of the last to finish, and is free for another scheduler
     assert engine.runner.num_compilations == num_compiled, "something was compiled while it was measured"
     flops = engine.runner.config.flops_per_token() * loop.num_computed_tokens / seconds
-    return _measurement(loop, scheduler.get_stats(), seconds, flops)
+    memory = peak_rss()
+    return _measurement(loop, scheduler.get_stats(), seconds, memory, flops, gemm_peak(engine.runner.plan.dtype))
 
 
 class TimedLoop(Loop):
@@ -166,7 +175,9 @@ class _NoWriter:
         pass
 
 
-def _measurement(loop: TimedLoop, stats: SchedulerStats, seconds: float, flops: float) -> Measurement:
+def _measurement(
+    loop: TimedLoop, stats: SchedulerStats, seconds: float, memory: int, flops: float, peak_flops: float
+) -> Measurement:
     totals = loop.totals
     return Measurement(
         num_rows=totals.num_done,
@@ -185,8 +196,9 @@ def _measurement(loop: TimedLoop, stats: SchedulerStats, seconds: float, flops: 
         num_preemptions=stats.num_preemptions,
         num_draft_tokens=stats.num_draft_tokens,
         num_accepted_tokens=stats.num_accepted_tokens,
-        peak_rss_bytes=peak_rss(),
+        peak_rss_bytes=memory,
         model_flops_per_second=flops,
+        gemm_peak_flops_per_second=peak_flops,
     )
 
 
@@ -202,5 +214,8 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 
 def peak_rss() -> int:
     """Bytes that the process had in memory at most, up to now."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return rss_bytes(resource.getrusage(resource.RUSAGE_SELF))
+
+
+def rss_bytes(usage: resource.struct_rusage) -> int:
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

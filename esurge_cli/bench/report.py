@@ -28,6 +28,7 @@ _COLUMNS = (
     "preempted",
     "accepted",
     "GFLOP/s",
+    "share of peak",
     "peak memory",
 )
 
@@ -59,6 +60,7 @@ def _cells(measured: Measurement) -> list[str]:
         f"{measured.num_preemptions:,}",
         _accepted(measured),
         f"{measured.model_flops_per_second / 1e9:,.0f}",
+        f"{100 * measured.share_of_peak:.0f} %",
         show_bytes(measured.peak_rss_bytes),
     ]
 
@@ -76,7 +78,13 @@ def _two(percentiles: Mapping[str, float]) -> str:
 
 def write_json(path: Path, results: Sequence[tuple[Mapping[str, Any], Measurement]]) -> None:
     """A list of {"options": …, "measured": …}. Raises RunFailed where the file cannot be written."""
-    values = [{"options": dict(options), "measured": asdict(measurement)} for options, measurement in results]
+    write_values(
+        path, [{"options": dict(options), "measured": asdict(measurement)} for options, measurement in results]
+    )
+
+
+def write_values(path: Path, values: Any) -> None:
+    """Anything as JSON. Raises RunFailed where the file cannot be written."""
     try:
         path.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     except OSError as error:

@@ -1,15 +1,15 @@
-"""`esurge bench`: throughput and latency on a workload, for every combination of engine flags."""
+"""`esurge bench`: throughput and latency on a workload, for every combination of engine flags, or beside peers."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from esurge_cli.flags import PATH, Flag, with_flags
+from esurge_cli.flags import PATH, Flag, Kind, with_flags
 from esurge_cli.options import COUNT, TOKENS, EngineOptions, SamplingFlags, choice
 
 if TYPE_CHECKING:
@@ -28,11 +28,21 @@ class WorkloadOptions:
     ] = 0
     input_len: Annotated[int, Flag("Tokens of a random prompt, half as many to half as many again.", TOKENS)] = 256
     output_len: Annotated[int, Flag("Tokens to generate of it, likewise.", TOKENS)] = 128
+    compare: Annotated[
+        list[str],
+        Flag(
+            "Command of another engine on the same INPUT, to run in turns with esurge generate. May be repeated. Its "
+            'last line of output may be {"engine": NAME, "start_s": X, "output_tokens_per_s": X}.',
+            Kind("COMMAND"),
+        ),
+    ] = field(default_factory=list)
+    rounds: Annotated[int | None, Flag("Runs of each command, with --compare.", COUNT, shown_default="5")] = None
     json: Annotated[Path | None, Flag("File for the measurements as JSON.", PATH)] = None
     progress: Annotated[str, Flag("How progress is shown on stderr.", choice("auto", "rich", "plain", "none"))] = "auto"
 
 
 _NUM_RANDOM = 64
+_ROUNDS = 5
 
 
 @with_flags
@@ -49,9 +59,16 @@ def bench(
     """Measure throughput and latency.
 
     Any engine flag takes a list with commas (--max-batched-tokens 256,1024; a switch is given both ways): each
-    combination is measured, and is a line of the table. Loading and compiling are not part of what is measured.
+    combination is measured, and is a line of the table. Loading and compiling are not part of what is measured. The
+    share of peak is of what XLA's own matrix product reached right afterwards; native ones may be above it.
+
+    With --compare, whole commands are measured instead, each in a new process, loading and all: esurge generate with
+    the flags given here, and those of the peers.
     """
-    Benchmark(inputs or [], workload, sampling, engine).run()
+    if workload.compare:
+        Comparison(inputs or [], workload, sampling, engine).run()
+    else:
+        Benchmark(inputs or [], workload, sampling, engine).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,10 @@ class Benchmark:
         from esurge_cli.bench.sweep import swept_fields
         from esurge_cli.display import make_display, results_console
         from esurge_cli.engine import check_options
+        from runner.errors import UserError
 
+        if self.workload.rounds is not None:
+            raise UserError("--rounds goes with --compare")
         for point in self.points:
             check_options(point)
         with closing(make_display(self.workload.progress)) as display:
@@ -106,3 +126,48 @@ class Benchmark:
             engine.runner.config.vocab_size,
             options.seed,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One run of the command with --compare."""
+
+    inputs: list[str]
+    workload: WorkloadOptions
+    sampling: SamplingFlags
+    points: list[EngineOptions]
+
+    def run(self) -> None:
+        """Ends with status 1 if a command has failed, once the others are shown."""
+        from tempfile import TemporaryDirectory
+
+        from esurge_cli.bench.compare import compare, ours, peer, results_of, table
+        from esurge_cli.bench.report import write_values
+        from esurge_cli.display import make_display, results_console
+        from esurge_cli.engine import check_options
+
+        self._check()
+        (engine,) = self.points
+        check_options(engine)
+        peers = [peer(command) for command in self.workload.compare]
+        limit = self.workload.num_prompts or None
+        with TemporaryDirectory() as folder, closing(make_display(self.workload.progress)) as display:
+            contenders = [ours(self.inputs, limit, engine, self.sampling, Path(folder)), *peers]
+            compare(contenders, self.workload.rounds or _ROUNDS, display, display.note)
+        results = results_of(contenders)
+        results_console().print(table(results))
+        if self.workload.json is not None:
+            write_values(self.workload.json, {"options": asdict(engine), "commands": results})
+        if any(result.failure is not None for result in results):
+            raise typer.Exit(1)
+
+    def _check(self) -> None:
+        from esurge_cli.rows.inputs import STDIN
+        from runner.errors import UserError
+
+        if not self.inputs or STDIN in self.inputs:
+            raise UserError("--compare needs files as INPUT: each command reads them anew")
+        if len(self.points) > 1:
+            raise UserError("--compare takes one value of each flag of the engine")
+        if self.workload.rounds == 0:
+            raise UserError("--rounds must be at least 1")

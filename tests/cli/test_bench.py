@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from fake_engine import EchoRunner, install, make_engine
 from typer.testing import CliRunner
 
 from esurge_cli.app import app
 from esurge_cli.bench.measure import measure
+from esurge_cli.bench.peak import gemm_peak
 from esurge_cli.bench.report import table
 from esurge_cli.bench.sweep import by_engine, swept_fields
 from esurge_cli.bench.workload import random_rows
@@ -20,6 +24,13 @@ from esurge_cli.options import EngineOptions
 from esurge_cli.prepare import PreparedRow
 
 ROWS = random_rows(12, 10, 6, vocab_size=260, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def peak(monkeypatch: pytest.MonkeyPatch) -> float:
+    """That of the machine, which takes a second to measure."""
+    monkeypatch.setattr("esurge_cli.bench.measure.gemm_peak", lambda dtype: 4e6)
+    return 4e6
 
 
 def watch(status: Any) -> None:
@@ -52,8 +63,6 @@ def test_all_tokens_are_generated_and_counted() -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 def test_times_are_of_the_steps(is_async: bool) -> None:
     """Steps of 2 ms, one row at a time: its first token takes one step, or two where they overlap."""
-    import time
-
     runner = EchoRunner(before_step=lambda step: time.sleep(0.002), max_num_seqs=1)
     measured = measure(make_engine(runner), EngineOptions(async_scheduling=is_async), ROWS[:1], watch)
     assert 2 <= measured.step_ms["p50"] < 20
@@ -109,6 +118,31 @@ def test_accepted_drafts_are_told() -> None:
     measured = replace(measure(make_engine(), EngineOptions(), ROWS, watch), num_draft_tokens=8, num_accepted_tokens=6)
     (cells,) = [column.cells for column in table([], [({}, measured)]).columns if column.header == "accepted"]
     assert list(cells) == ["75 %"]
+
+
+def test_the_share_of_the_machines_peak_is_told(peak: float) -> None:
+    measured = replace(measure(make_engine(), EngineOptions(), ROWS, watch), model_flops_per_second=5e6)
+    assert measured.gemm_peak_flops_per_second == peak
+    (cells,) = [column.cells for column in table([], [({}, measured)]).columns if column.header == "share of peak"]
+    assert list(cells) == ["125 %"]
+
+
+def test_the_peak_is_about_what_numpys_product_reaches() -> None:
+    a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+    start = time.perf_counter()
+    a @ a
+    reached = 2 * 1024**3 / (time.perf_counter() - start)
+    assert reached / 10 < gemm_peak("float32", seconds=0.01) < reached * 20
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_peak_is_of_the_engines_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esurge_cli.bench.peak._SIZES", (64,))
+    seen = []
+    dot = jnp.dot
+    monkeypatch.setattr(jnp, "dot", lambda a, b, **options: seen.append((a.dtype, b.dtype)) or dot(a, b, **options))
+    assert gemm_peak(dtype, seconds=0.001) > 0
+    assert seen == [(jnp.dtype(dtype), jnp.dtype(dtype))]
 
 
 def test_a_switch_is_swept_by_giving_it_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

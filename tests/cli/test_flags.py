@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from esurge_cli.flags import Flag, with_flags
+from esurge_cli.flags import Flag, arguments_of, with_flags
 from esurge_cli.options import COUNT, REAL, TOKENS, choice
 from esurge_cli.sizes import parse_bytes, parse_count, parse_memory, show_bytes, show_time
 from runner.errors import UserError
@@ -57,6 +57,16 @@ def test_defaults_are_the_fields_own() -> None:
 def test_each_flag_is_read_by_its_kind() -> None:
     options = call("--budget", "2k", "--share", "0.25", "--kind", "b", "--stop", "x y", "--stop", ",", "--no-caching")
     assert options == Options(2000, 0.25, "b", ["x y", ","], False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(stop=[]), Options(1, 0.25, "b", ["x y", "-z", ",", "it's"], False), Options(2048, 1e-9, stop=["=1"])],
+)
+def test_a_groups_command_line_gives_it_back(options: Options) -> None:
+    assert call(*arguments_of(options), ESURGE_SHARE="0.75", ESURGE_CACHING="false") == replace(
+        options, stop=options.stop or ()
+    )
 
 
 @pytest.mark.parametrize("name", ["--tokens", "-t", "--budget"])

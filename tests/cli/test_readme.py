@@ -32,6 +32,9 @@ def folder(tmp_path: Path) -> Path:
     script = tmp_path / "esurge"
     script.write_text(f"#!{sys.executable}\n{process_code()}")
     script.chmod(0o755)
+    peer = tmp_path / "peer.py"
+    peer.write_text(f'#!{sys.executable}\nprint(\'{{"engine": "other", "output_tokens_per_s": 100}}\')\n')
+    peer.chmod(0o755)
     jq = tmp_path / "jq"
     jq.write_text("#!/bin/sh\ncat\n")
     jq.chmod(0o755)
