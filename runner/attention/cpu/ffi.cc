@@ -28,14 +28,18 @@ const PageKernels& BestKernels() {
   return BaselineKernels();
 }
 
-// A query alone has all heads in its tile where there are tiles enough: it reads more of a page at a time.
+// A tile reads all that its queries see: the more they are, the less is read. A query alone has all heads in its tile
+// instead, to read more of a page at a time. Both only where there are tiles enough for all threads.
 std::vector<Tile> TilesOf(const Problem& p, int num_threads) {
-  const bool is_many = p.num_sequences >= kTilesPerThread * num_threads;
+  const int num_queries = p.query_start[p.num_sequences], wanted = kTilesPerThread * num_threads;
+  const int row_floats = p.num_heads / p.num_kv_heads * p.head_dim, share = num_queries * p.num_kv_heads / wanted;
+  const int at_once = std::clamp(std::min(kTileFloats / row_floats, share), kMinTileQueries, kMaxTileQueries);
+  const bool takes_all_heads = p.num_sequences >= wanted;
   std::vector<Tile> tiles;
   for (int s = 0; s < p.num_sequences; ++s)
-    for (int q = p.query_start[s]; q < p.query_start[s + 1]; q += kTileQueries) {
-      const int queries = std::min(kTileQueries, p.query_start[s + 1] - q);
-      const int heads = is_many && queries == 1 ? p.num_kv_heads : 1;
+    for (int q = p.query_start[s]; q < p.query_start[s + 1]; q += at_once) {
+      const int queries = std::min(at_once, p.query_start[s + 1] - q);
+      const int heads = takes_all_heads && queries == 1 ? p.num_kv_heads : 1;
       for (int head = 0; head < p.num_kv_heads; head += heads) tiles.push_back({s, q, queries, head, heads});
     }
   // the longest first, so that no thread ends the call alone with a long one
@@ -85,8 +89,11 @@ ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats v
   p.out = out->typed_data();
 
   const Kernels& kernels = is_float ? BestKernels().of_float : BestKernels().of_bfloat16;
-  ParallelFor(pool, p.num_sequences, [&](int64_t s) { kernels.write(p, s, p.query_start[s], p.query_start[s + 1]); });
   const std::vector<Tile> tiles = TilesOf(p, pool.num_threads());
+  ParallelFor(pool, tiles.size(), [&](int64_t i) {
+    const Tile& tile = tiles[i];
+    if (tile.first_kv_head == 0) kernels.write(p, tile.sequence, tile.first_query, tile.first_query + tile.num_queries);
+  });
   ParallelFor(pool, tiles.size(), [&](int64_t i) { kernels.attend(p, tiles[i]); });
   const int64_t used = int64_t{p.query_start[p.num_sequences]} * p.num_heads * p.head_dim;
   std::fill(p.out + used, p.out + out->element_count(), 0.0f);

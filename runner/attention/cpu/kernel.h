@@ -11,7 +11,8 @@
 namespace esurge {
 
 constexpr int kLane = 16;
-constexpr int kTileQueries = 16;  // queries of one sequence that a tile takes
+constexpr int kMinTileQueries = 16, kMaxTileQueries = 64;  // of one sequence that a tile takes
+constexpr int kTileFloats = 12 << 10;                      // of its queries, for them to stay in the cache
 constexpr int kBlockTokens = 64;  // tokens whose scores are held at a time
 
 constexpr int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
@@ -35,7 +36,7 @@ struct Problem {
   int head_stride() const { return RoundUp(head_dim, kLane); }
 };
 
-// Up to kTileQueries queries of one sequence, with the heads of some key-value heads.
+// Up to kMaxTileQueries queries of one sequence, with the heads of some key-value heads.
 struct Tile {
   int sequence, first_query, num_queries, first_kv_head, num_kv_heads;
 };
