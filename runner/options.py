@@ -109,5 +109,5 @@ def _dtype(flag: str, name: str, default: str) -> str:
 
 
 def _default_dtype() -> str:
-    """bfloat16 on an accelerator; float32 on a CPU, where XLA's bfloat16 is slower at every size."""
+    """bfloat16 on an accelerator; float32 on a CPU, few of which have units for bfloat16: all give the same text."""
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"

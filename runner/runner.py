@@ -51,8 +51,7 @@ class eSurgeRunner:
         self.plan = plan
         attention = best_attention(plan.kv_cache_dtype)
         linear = best_linear(plan.dtype)
-        dtype = DTYPES[plan.dtype]
-        shape = params_shape(config, checkpoint, linear, dtype)
+        shape = params_shape(config, checkpoint, linear)
         self._cache = attention.empty_cache(
             plan.layout.num_buffers,
             plan.layout.num_pages,
@@ -74,7 +73,7 @@ class eSurgeRunner:
         self._programs = step_programs(config, plan, attention, linear, self._batch, shape, self._cache, self._latest)
         with ThreadPoolExecutor(1) as beside:
             compiling = beside.submit(self.warm_up, progress=progress) if warm_up else None
-            self._params = load_params(config, checkpoint, linear, dtype, progress)
+            self._params = load_params(config, checkpoint, linear, progress)
             if compiling is not None:
                 compiling.result()
 

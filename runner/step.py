@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from runner.attention.interface import Attention, KVCache
 from runner.batch import Batch, StepTokens
-from runner.dtypes import DTYPES
 from runner.linear.interface import Linear
 from runner.models import decoder
 from runner.models.config import DecoderConfig
@@ -55,19 +54,19 @@ def step_programs(
 
     def lower_sample(num_samples: int) -> jax.stages.Lowered:
         _, sampling = batch.empty_inputs(0, 0, num_samples)
-        hidden = jax.ShapeDtypeStruct((num_samples, config.hidden_size), DTYPES[plan.dtype])
+        hidden = jax.ShapeDtypeStruct((num_samples, config.hidden_size), linear.dtype)
         with _matmul_precision(plan.dtype):
             return sampling_of.lower(params_shape, hidden, sampling)
 
     def lower_adjusted(num_samples: int) -> jax.stages.Lowered:
         _, sampling = batch.empty_inputs(0, 0, num_samples)
-        hidden = jax.ShapeDtypeStruct((num_samples, config.hidden_size), DTYPES[plan.dtype])
+        hidden = jax.ShapeDtypeStruct((num_samples, config.hidden_size), linear.dtype)
         adjustments = batch.adjuster.empty(num_samples)
         with _matmul_precision(plan.dtype):
             return adjusted_of.lower(params_shape, hidden, sampling, adjustments, batch.adjuster.history.shape)
 
     def lower_score(num_tokens: int) -> jax.stages.Lowered:
-        states = jax.ShapeDtypeStruct((num_tokens, config.hidden_size), DTYPES[plan.dtype])
+        states = jax.ShapeDtypeStruct((num_tokens, config.hidden_size), linear.dtype)
         with _matmul_precision(plan.dtype):
             return score_of.lower(params_shape, states, jax.ShapeDtypeStruct((num_tokens,), jnp.int32))
 

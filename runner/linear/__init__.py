@@ -11,7 +11,7 @@ from runner.linear.xla import XlaLinear
 
 
 def best_linear(dtype: str) -> Linear:
-    """The fastest backend that this device and this installation have for weights of `dtype`."""
-    if jax.default_backend() == "cpu" and cpu.is_built() and dtype == "float32":
-        return cpu.CpuLinear()
+    """The fastest backend that this device and this installation have for computing in `dtype`."""
+    if jax.default_backend() == "cpu" and cpu.is_built() and dtype in cpu.DTYPES:
+        return cpu.CpuLinear(dtype)
     return XlaLinear(DTYPES[dtype])

@@ -16,7 +16,12 @@ Shape = tuple[int, ...]
 
 
 class Linear(Protocol):
-    """A backend. `stored` are several layers' weights, [layers, …]; `layer`, an int32 scalar, is the one meant."""
+    """A backend. `stored` are several layers' weights, [layers, …]; `layer`, an int32 scalar, is the one meant.
+
+    `dtype` is that of the states which it is given, and of all weights that are not matrices.
+    """
+
+    dtype: np.dtype
 
     def stored(self, outputs: int, inputs: int, held: np.dtype) -> tuple[Shape, np.dtype]:
         """The shape and dtype of what `store` fills for one layer; `held` is the dtype of the checkpoint's matrix."""

@@ -15,10 +15,10 @@ class XlaLinear:
     """See runner.linear.interface.Linear. Weights are stored in the `dtype` that is computed in."""
 
     def __init__(self, dtype: np.dtype) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
 
     def stored(self, outputs: int, inputs: int, held: np.dtype) -> tuple[Shape, np.dtype]:
-        return (outputs, inputs), self._dtype
+        return (outputs, inputs), self.dtype
 
     def store(self, weight: np.ndarray, first: int, stored: np.ndarray) -> None:
         stored[first : first + len(weight)] = weight

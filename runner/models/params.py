@@ -43,11 +43,10 @@ def load_params(
     config: DecoderConfig,
     checkpoint: Tensors,
     linear: Linear,
-    dtype: np.dtype,
     progress: Progress,
     put: Callable[[np.ndarray], jax.Array] = jax.device_put,
 ) -> Params:
-    """Read every tensor that the decoder needs, cast to `dtype` or as `linear` stores it, and `put` it on the device.
+    """Read every tensor that the decoder needs, as `linear` wants it, and `put` it on the device.
 
     Raises UserError for a tensor that is missing or of another shape than the config says.
     """
@@ -56,7 +55,7 @@ def load_params(
 
     def load(layers: list[Weight]) -> jax.Array:
         nonlocal done
-        shape, stored_dtype = _stored(layers, checkpoint, linear, dtype)
+        shape, stored_dtype = _stored(layers, checkpoint, linear)
         out = _aligned_zeros(shape, stored_dtype)
         for layer, weight in zip(out, layers, strict=True):
             progress("load", done, total)
@@ -69,9 +68,9 @@ def load_params(
     return params
 
 
-def params_shape(config: DecoderConfig, checkpoint: Tensors, linear: Linear, dtype: np.dtype) -> Params:
+def params_shape(config: DecoderConfig, checkpoint: Tensors, linear: Linear) -> Params:
     """What `load_params` will make: shapes and dtypes without the weights, for programs to be compiled meanwhile."""
-    return _weights(config).to_params(lambda layers: jax.ShapeDtypeStruct(*_stored(layers, checkpoint, linear, dtype)))
+    return _weights(config).to_params(lambda layers: jax.ShapeDtypeStruct(*_stored(layers, checkpoint, linear)))
 
 
 class _Weights(NamedTuple):
@@ -150,10 +149,11 @@ def _layer_weights(config: DecoderConfig) -> dict[str, Weight]:
     return weights
 
 
-def _stored(layers: list[Weight], checkpoint: Tensors, linear: Linear, dtype: np.dtype) -> tuple[Shape, np.dtype]:
+def _stored(layers: list[Weight], checkpoint: Tensors, linear: Linear) -> tuple[Shape, np.dtype]:
     """The shape, [layers, …], and the dtype of the array for these weights."""
     rows = sum(source.shape[0] for source in layers[0])
     shape: Shape = (rows, *layers[0][0].shape[1:])
+    dtype = linear.dtype
     if layers[0][0].is_matrix:
         held = np.result_type(*(checkpoint.dtype(source.name) for weight in layers for source in weight))
         shape, dtype = linear.stored(shape[0], shape[1], held)

@@ -29,7 +29,7 @@ def instruction_sets():
 
 FLOAT32, BFLOAT16 = DTYPES["float32"], DTYPES["bfloat16"]
 BACKENDS = {"xla": XlaLinear(FLOAT32)} | (
-    {f"native {name or 'best'}": cpu.CpuLinear(name) for name in instruction_sets()} if cpu.is_built() else {}
+    {f"native {name or 'best'}": cpu.CpuLinear(kernels=name) for name in instruction_sets()} if cpu.is_built() else {}
 )
 needs_native = pytest.mark.skipif(not cpu.is_built(), reason="built without a compiler")
 
@@ -135,7 +135,7 @@ def test_rows_of_a_stored_weight(linear, dtype):
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
 @pytest.mark.parametrize("name", instruction_sets())
 def test_a_rows_result_does_not_depend_on_its_neighbours(name, dtype):
-    linear, weight, x = cpu.CpuLinear(name), random(75, 928, dtype=dtype), random(300, 928)
+    linear, weight, x = cpu.CpuLinear(kernels=name), random(75, 928, dtype=dtype), random(300, 928)
     panels = stored(linear, weight)
     all_rows = np.asarray(multiply(linear, x, panels, 75))
     for first, end in [(0, 1), (7, 15), (100, 117), (299, 300)]:
@@ -162,4 +162,29 @@ def test_a_weight_of_another_shape_is_refused():
 @needs_native
 def test_instructions_that_do_not_exist_are_refused():
     with pytest.raises(Exception, match="no such instructions"):
-        multiply(cpu.CpuLinear("abacus"), random(4, 40), stored(cpu.CpuLinear(), random(33, 40)), 33)
+        multiply(cpu.CpuLinear(kernels="abacus"), random(4, 40), stored(cpu.CpuLinear(), random(33, 40)), 33)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("rows", [1, 33, 300])
+def test_in_bfloat16_weights_are_rounded_and_states_may_be(rows, dtype):
+    linear, x, weight = cpu.CpuLinear("bfloat16"), random(rows, 96), random(50, 96, dtype=dtype)
+    x[0, :3] = np.nan, np.inf, 1e-30
+    out = np.asarray(multiply(linear, x, stored(linear, weight), 50), np.float64)
+    weight = weight.astype(BFLOAT16).astype(np.float64)
+    sums = [values.astype(np.float64)[1:] @ weight.T for values in (x, x.astype(BFLOAT16))]
+    assert min(np.abs(out[1:] - exact).max(initial=0) for exact in sums) < 1e-4
+    assert np.isnan(out[0]).all()
+
+
+@needs_native
+def test_rounding_states_is_to_nearest_even():
+    """As ml_dtypes rounds, where the machine rounds at all: half-way cases of either kind, and the largest."""
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0xBF817FFF, 0x7F7FFFFF, 0x00800000, 0x80000000], np.uint32)
+    x = np.zeros((7, 32), np.float32)
+    x[:, 4] = bits.view(np.float32)
+    linear, weight = cpu.CpuLinear("bfloat16"), np.eye(32, dtype=BFLOAT16)
+    out = np.asarray(multiply(linear, x, stored(linear, weight), 32))[:, 4]
+    rounded = x[:, 4].astype(BFLOAT16).astype(np.float32)
+    assert np.array_equal(out, rounded) or np.array_equal(out, x[:, 4])

@@ -3,6 +3,9 @@
 Weights are stored in panels (kernel.h) in the order in which they are read, once for all steps, and a bfloat16
 checkpoint's as they are: half the memory to read, for the same float32 result. The call runs on XLA's own threads, and
 each row's result is the same to the bit in a batch of any size.
+
+To compute in bfloat16 is to round weights to it, and where there is AMX the states that go into a product, which is a
+third of the work then; states and sums are float32 all the same.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from runner.linear.interface import Shape
 from runner.models.config import Activation
 from runner.native import NativeCall
 
+DTYPES = ("float32", "bfloat16")
 _CALL = NativeCall("esurge_linear", __file__)
 is_built = _CALL.is_built
 _PANEL = 16
@@ -30,20 +34,23 @@ _ACTIVATIONS = {Activation.SILU: 1, Activation.GELU_TANH: 2}
 
 
 class CpuLinear:
-    """See runner.linear.interface.Linear. Computes in float32 alone.
+    """See runner.linear.interface.Linear. `compute_dtype` is one of DTYPES.
 
     `kernels` names an instruction set (baseline, avx2, avx512, amx) for tests; "" is the best that the machine has.
     """
 
-    def __init__(self, kernels: str = "") -> None:
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, compute_dtype: str = "float32", kernels: str = "") -> None:
         _CALL.register()
+        self._rounds = compute_dtype == "bfloat16"
         self._kernels = kernels
 
     def stored(self, outputs: int, inputs: int, held: np.dtype) -> tuple[Shape, np.dtype]:
         panels = -(-outputs // _PANEL)
-        if held == ml_dtypes.bfloat16 and inputs % _PAIRED_INPUTS == 0:
+        if (self._rounds or held == ml_dtypes.bfloat16) and inputs % _PAIRED_INPUTS == 0:
             return (panels, inputs // 2, _PANEL), _PAIR
-        return (panels, inputs, _PANEL), np.dtype(np.float32)
+        return (panels, inputs, _PANEL), self.dtype
 
     def store(self, weight: np.ndarray, first: int, stored: np.ndarray) -> None:
         if stored.dtype == _PAIR:
@@ -81,4 +88,6 @@ class CpuLinear:
 
     def _call(self, x: jax.Array, stored: jax.Array, layer: jax.Array, outputs: int, activation: int) -> jax.Array:
         call = jax.ffi.ffi_call(_CALL.name, jax.ShapeDtypeStruct((x.shape[0], outputs), jnp.float32))
-        return call(x, stored, layer, kernels=self._kernels, activation=np.int64(activation))
+        return call(
+            x, stored, layer, kernels=self._kernels, activation=np.int64(activation), rounds=np.bool_(self._rounds)
+        )

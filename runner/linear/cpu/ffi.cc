@@ -13,10 +13,11 @@ namespace ffi = xla::ffi;
 namespace esurge::linear {
 namespace {
 
-// The kernels called `name`, or the best for ""; null where this machine has no such instructions.
-const Kernels* KernelsOf(std::string_view name, bool is_float) {
+// The kernels called `name`, or the best for ""; null where this machine has no such instructions. `rounds` lets x be
+// rounded to bfloat16 where that is faster.
+const Kernels* KernelsOf(std::string_view name, bool is_float, [[maybe_unused]] bool rounds) {
 #ifdef ESURGE_AMX
-  if (!is_float && HasAmx() && (name.empty() || name == "amx")) return &AmxKernels();
+  if (!is_float && HasAmx() && (name.empty() || name == "amx")) return &AmxKernels(rounds);
 #endif
   const auto of = [&](const PanelKernels& kernels) { return is_float ? &kernels.of_float : &kernels.of_bfloat16; };
 #ifdef ESURGE_X86
@@ -42,7 +43,7 @@ using Ints = ffi::Buffer<ffi::S32>;
 
 // panels are all layers', [layers, …]; activation is an Activation.
 ffi::Error Linear(ffi::ThreadPool pool, Floats x, ffi::AnyBuffer panels, Ints layer, ffi::Result<Floats> out,
-                  std::string_view kernels_name, int64_t activation) {
+                  std::string_view kernels_name, int64_t activation, bool rounds) {
   const auto x_shape = x.dimensions(), stored_shape = panels.dimensions(), out_shape = out->dimensions();
   if (x_shape.size() != 2 || stored_shape.size() != 4 || out_shape.size() != 2)
     return ffi::Error::InvalidArgument("expected [rows, inputs], [layers, panels, …, columns] and [rows, outputs]");
@@ -62,7 +63,7 @@ ffi::Error Linear(ffi::ThreadPool pool, Floats x, ffi::AnyBuffer panels, Ints la
   if (stored_shape[1] != num_panels || stored_shape[2] * (is_float ? 1 : 2) != p.inputs || stored_shape[3] != kPanel ||
       out_shape[0] != p.rows || (p.is_gated() && p.outputs % kPanel) || (!is_float && p.inputs % kPairedInputs))
     return ffi::Error::InvalidArgument("the panels are of another shape than the product");
-  const Kernels* kernels = KernelsOf(kernels_name, is_float);
+  const Kernels* kernels = KernelsOf(kernels_name, is_float, rounds);
   if (kernels == nullptr) return ffi::Error::InvalidArgument("no such instructions on this machine");
 
   static thread_local Scratch prepared;
@@ -93,4 +94,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(esurge_linear, esurge::linear::Linear,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<std::string_view>("kernels")
-                                  .Attr<int64_t>("activation"));
+                                  .Attr<int64_t>("activation")
+                                  .Attr<bool>("rounds"));

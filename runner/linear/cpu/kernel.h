@@ -58,7 +58,7 @@ const PanelKernels& Avx2Kernels();
 const PanelKernels& Avx512Kernels();
 #endif
 #ifdef ESURGE_AMX
-const Kernels& AmxKernels();  // of BFloat16s
+const Kernels& AmxKernels(bool rounds);  // of BFloat16s; `rounds` x to bfloat16 as well
 #endif
 
 }  // namespace esurge::linear
