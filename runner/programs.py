@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
+from runner.cpus import usable_cpus
 from runner.progress import Progress
 from runner.weights.wheel import cache_home
 
@@ -63,7 +63,7 @@ class Programs:
         start = time.monotonic()
         missing = sorted(set(programs) - set(self._compiled), reverse=True)
         progress("compile", 0, len(missing))
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(usable_cpus()) as threads:
             for done, (program, compiled) in enumerate(
                 zip(missing, threads.map(self._compile, missing), strict=True), start=1
             ):

@@ -16,6 +16,7 @@ import numpy as np
 
 from runner.attention import best_attention
 from runner.batch import Batch, Scored, Step
+from runner.cpus import limit_xla_threads
 from runner.drafts import PromptLookup
 from runner.dtypes import DTYPES
 from runner.errors import DeviceError
@@ -102,6 +103,7 @@ class eSurgeRunner:
         warm_up: bool = False,
     ) -> eSurgeRunner:
         """Load the weights of a checkpoint that is open already; `warm_up` compiles beside it, in the same time."""
+        limit_xla_threads()
         enable_compilation_cache()
         config = decoder_config(checkpoint.config)
         plan = plan_engine(config, options or RunnerOptions())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType, dequantize, get_tensor_name_map
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from runner.cpus import usable_cpus
 from runner.errors import UserError
 from runner.weights.checkpoint import Checkpoint
 from runner.weights.gguf_config import ROPE_FREQS, load_config, load_generation_config
@@ -120,7 +120,7 @@ def _read(path: Path, name: str, tensor: GGUFTensor) -> np.ndarray:
         out[start : start + step] = dequantize(packed[start : start + step], tensor.kind)
 
     try:
-        with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
+        with ThreadPoolExecutor(min(_MAX_THREADS, usable_cpus())) as threads:
             list(threads.map(unpack, range(0, rows, step)))
     except NotImplementedError as error:
         raise UserError(f"the tensor {name} of {path} is of type {tensor.kind.name}, which cannot be read") from error
