@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from instructions import instruction_sets
 
 from runner.attention import cpu
 from runner.attention.interface import KVCache, Place, RaggedBatch
@@ -17,7 +18,10 @@ from runner.attention.xla import XlaAttention
 
 UNLIMITED = np.iinfo(np.int32).max
 JUNK = 30.0
-BACKENDS = {"xla": XlaAttention()} | ({"native": cpu.CpuAttention()} if cpu.is_built() else {})
+BACKENDS = {"xla": XlaAttention()} | (
+    {f"native {name or 'best'}": cpu.CpuAttention(name) for name in instruction_sets()} if cpu.is_built() else {}
+)
+needs_native = pytest.mark.skipif(not cpu.is_built(), reason="built without a compiler")
 
 
 @pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
@@ -128,7 +132,7 @@ def test_scores_are_capped_after_the_scale(attention):
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "page_size"),
-    [(9, 3, 64, 16), (3, 3, 80, 16), (4, 1, 256, 32), (8, 2, 8, 1), (16, 1, 24, 5), (14, 2, 128, 128)],
+    [(9, 3, 64, 16), (3, 3, 80, 16), (4, 1, 256, 32), (8, 2, 8, 1), (16, 1, 24, 5), (14, 2, 128, 128), (26, 2, 16, 16)],
 )
 def test_heads_and_pages_of_other_sizes(attention, heads, kv_heads, head_dim, page_size):
     case = Case([(70, 1), (0, 35), (18, 19)], heads=heads, kv_heads=kv_heads, head_dim=head_dim, page_size=page_size)
@@ -178,3 +182,9 @@ def test_the_pool_is_updated_in_place(attention):
     before = [pool.unsafe_buffer_pointer() for pool in empty]
     _, after = jax.jit(step, donate_argnums=0)(empty)
     assert [pool.unsafe_buffer_pointer() for pool in after] == before
+
+
+@needs_native
+def test_instructions_that_do_not_exist_are_refused():
+    with pytest.raises(Exception, match="no such instructions"):
+        Case([(0, 3)]).check(cpu.CpuAttention("abacus"), scale=1.0)

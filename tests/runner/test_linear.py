@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from instructions import instruction_sets
 
 from runner.dtypes import DTYPES
 from runner.linear import cpu
 from runner.linear.xla import XlaLinear
 from runner.models.config import Activation
-
-
-def instruction_sets():
-    """Those that this machine has; the best one is what "" gives."""
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
-    return ["", "baseline", *(name for name, flag in [("avx2", "avx2"), ("avx512", "avx512f")] if flag in flags)]
-
 
 FLOAT32, BFLOAT16 = DTYPES["float32"], DTYPES["bfloat16"]
 BACKENDS = {"xla": XlaLinear(FLOAT32)} | (

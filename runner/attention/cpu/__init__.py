@@ -24,11 +24,15 @@ Plan = tuple[RaggedBatch[jax.Array], int]
 
 
 class CpuAttention:
-    """See runner.attention.interface.Attention; kernel.h gives the layout of the pages."""
+    """See runner.attention.interface.Attention; kernel.h gives the layout of the pages.
 
-    def __init__(self) -> None:
+    `kernels` names an instruction set (baseline, avx2, avx512) for tests; "" is the best that the machine has.
+    """
+
+    def __init__(self, kernels: str = "") -> None:
         _CALL.register()
         _PAGES.register()
+        self._kernels = kernels
 
     def empty_cache(
         self, num_buffers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: np.dtype
@@ -67,6 +71,7 @@ class CpuAttention:
             *cache,
             *batch,
             jnp.stack(place),
+            kernels=self._kernels,
             page_size=page_size,
             scale=np.float32(scale),
             soft_cap=np.float32(soft_cap or 0.0),

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "../../native/instructions.h"
@@ -20,12 +21,13 @@ namespace {
 
 constexpr int kTilesPerThread = 4;  // at least, for the threads to end at about the same time
 
-const PageKernels& BestKernels() {
+// The kernels called `name`, or the best for ""; null where this machine has no such instructions.
+const PageKernels* KernelsOf(std::string_view name) {
 #ifdef ESURGE_X86
-  if (HasAvx512()) return Avx512Kernels();
-  if (HasAvx2()) return Avx2Kernels();
+  if (HasAvx512() && (name.empty() || name == "avx512")) return &Avx512Kernels();
+  if (HasAvx2() && (name.empty() || name == "avx2")) return &Avx2Kernels();
 #endif
-  return BaselineKernels();
+  return name.empty() || name == "baseline" ? &BaselineKernels() : nullptr;
 }
 
 // A tile reads all that its queries see: the more they are, the less is read. A query alone has all heads in its tile
@@ -57,12 +59,15 @@ using Ints = ffi::Buffer<ffi::S32>;
 ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats values, ffi::AnyBuffer keys_pool,
                      ffi::AnyBuffer values_pool, Ints query_start, Ints context_lens, Ints page_tables, Ints place,
                      ffi::Result<Floats> out, ffi::Result<ffi::AnyBuffer> keys_out,
-                     ffi::Result<ffi::AnyBuffer> values_out, int64_t page_size, float scale, float soft_cap) {
+                     ffi::Result<ffi::AnyBuffer> values_out, std::string_view kernels_name, int64_t page_size,
+                     float scale, float soft_cap) {
   if (keys_out->untyped_data() != keys_pool.untyped_data() || values_out->untyped_data() != values_pool.untyped_data())
     return ffi::Error::Internal("the page pool was copied");
   const bool is_float = keys_pool.element_type() == ffi::F32;
   if (!is_float && keys_pool.element_type() != ffi::BF16)
     return ffi::Error::InvalidArgument("pages must be float32 or bfloat16");
+  const PageKernels* of_pages = KernelsOf(kernels_name);
+  if (of_pages == nullptr) return ffi::Error::InvalidArgument("no such instructions on this machine");
 
   Problem p;
   p.num_sequences = context_lens.dimensions()[0];
@@ -88,7 +93,7 @@ ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats v
   p.values = layer_of(values_pool);
   p.out = out->typed_data();
 
-  const Kernels& kernels = is_float ? BestKernels().of_float : BestKernels().of_bfloat16;
+  const Kernels& kernels = is_float ? of_pages->of_float : of_pages->of_bfloat16;
   const std::vector<Tile> tiles = TilesOf(p, pool.num_threads());
   ParallelFor(pool, tiles.size(), [&](int64_t i) {
     const Tile& tile = tiles[i];
@@ -138,6 +143,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(esurge_attention, esurge::Attention,
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("kernels")
                                   .Attr<int64_t>("page_size")
                                   .Attr<float>("scale")
                                   .Attr<float>("soft_cap"));

@@ -333,7 +333,10 @@ void AttendTile(const Problem& p, const Tile& tile) {
 template <typename Page>
 void Attend(const Problem& p, const Tile& tile) {
   const bool has_few_rows = tile.num_queries == 1 && p.num_heads / p.num_kv_heads <= kScoreRows;
-  has_few_rows ? AttendTile<true, Page>(p, tile) : AttendTile<false, Page>(p, tile);
+  if (has_few_rows) return AttendTile<true, Page>(p, tile);
+  // pages are brought together for one key-value head at a time
+  for (int head = tile.first_kv_head; head < tile.first_kv_head + tile.num_kv_heads; ++head)
+    AttendTile<false, Page>(p, {tile.sequence, tile.first_query, tile.num_queries, head, 1});
 }
 
 }  // namespace
