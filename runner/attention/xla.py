@@ -174,11 +174,16 @@ def _attend_tiles(
         scores = jnp.einsum("bqhgd,bkhd->bhgqk", queries, keys) * layer.scale
         if layer.soft_cap is not None:
             scores = layer.soft_cap * jnp.tanh(scores / layer.soft_cap)
-        distance = query_position[:, :, None] - (index * block_tokens + jnp.arange(block_tokens))
+        key_position = index * block_tokens + jnp.arange(block_tokens)
+        distance = query_position[:, :, None] - key_position
         seen = (distance >= 0) & (distance < layer.place.window)
         scores = jnp.where(seen[:, None, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.where(seen[:, None, None], jnp.exp(scores - new_highest[..., None]), 0)
+        # others may have left anything in what is not seen, and not even NaN times zero is zero
+        first, end = position - layer.place.window + 1, position + length
+        is_own = (key_position >= first[:, None]) & (key_position < end[:, None])
+        values = jnp.where(is_own[:, :, None, None], values, 0)
         shrink = jnp.exp(highest - new_highest)
         total = total * shrink + weights.sum(-1)
         out = out * shrink[..., None] + jnp.einsum("bhgqk,bkhd->bhgqd", weights, values)

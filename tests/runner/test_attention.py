@@ -42,9 +42,9 @@ class Case:
     Batches are padded to a multiple of 256 tokens and 12 sequences, so that few shapes are compiled.
     """
 
-    def __init__(self, sequences, *, heads=4, kv_heads=2, head_dim=8, page_size=4, dtype="float32"):
+    def __init__(self, sequences, *, heads=4, kv_heads=2, head_dim=8, page_size=4, dtype="float32", junk=JUNK):
         rng = np.random.default_rng(0)
-        self.sequences, self.page_size, self.dtype = sequences, page_size, jnp.dtype(dtype)
+        self.sequences, self.page_size, self.dtype, self.junk = sequences, page_size, jnp.dtype(dtype), junk
         pages = [-(-(computed + new) // page_size) for computed, new in sequences]
         page_ids = np.split(1 + rng.permutation(sum(pages)), np.cumsum(pages)[:-1])
         self.num_pages = -(-(2 + sum(pages)) // 128) * 128
@@ -60,16 +60,20 @@ class Case:
     def run(self, attention, *, scale, window=UNLIMITED, soft_cap=None):
         """One step for the computed tokens, one for the scheduled ones: the second's output for each sequence."""
         empty = attention.empty_cache(2, self.num_pages, self.page_size, *self.keys[0].shape[1:], self.dtype)
-        cache = jax.tree.map(lambda x: jnp.full_like(x, JUNK), empty)
+        cache = jax.tree.map(lambda x: jnp.full_like(x, self.junk), empty)
         options = {"scale": scale, "soft_cap": soft_cap}
         place = Place(jnp.int32(1), jnp.int32(1), jnp.int32(window))
         if any(computed for computed, _ in self.sequences):
-            _, cache = self._step(attention, cache, place, [(0, computed) for computed, _ in self.sequences], options)
-        return self._step(attention, cache, place, self.sequences, options)
+            computed = [(0, computed) for computed, _ in self.sequences]
+            _, cache = self._step(attention, cache, place, self.page_tables, computed, options)
+        tables = self.page_tables.copy()
+        for row, (computed, _) in zip(tables[1], self.sequences, strict=False):
+            row[: max(0, computed - window + 1) // self.page_size] = 0  # what no query sees any more is not kept
+        return self._step(attention, cache, place, tables, self.sequences, options)
 
-    def _step(self, attention, cache, place, sequences, options):
+    def _step(self, attention, cache, place, page_tables, sequences, options):
         lengths = [new for _, new in sequences]
-        num_seqs = self.page_tables.shape[1]
+        num_seqs = page_tables.shape[1]
         query_start = np.full(num_seqs + 1, sum(lengths), np.int32)
         query_start[: len(lengths) + 1] = np.cumsum([0, *lengths])
         context = np.zeros(num_seqs, np.int32)
@@ -79,7 +83,7 @@ class Case:
             cut = [row[computed : computed + new] for row, (computed, new) in zip(rows, sequences, strict=True)]
             return np.pad(np.concatenate(cut), ((0, -sum(lengths) % 256), (0, 0), (0, 0)))
 
-        batch = RaggedBatch(query_start, context, self.page_tables)
+        batch = RaggedBatch(query_start, context, page_tables)
         projections = (ragged(self.queries), ragged(self.keys), ragged(self.values))
         out, cache = attend(attention, *projections, cache, place, batch, page_size=self.page_size, **options)
         assert np.isfinite(out).all()
@@ -166,6 +170,13 @@ def test_a_step_leaves_other_pages_and_buffers_alone(attention):
     for pool in cache:
         assert (pool[0] == JUNK).all(), "the other buffer"
         assert (pool[1, 1 + case.page_tables.max() :] == JUNK).all(), "pages of nobody"
+
+
+@pytest.mark.parametrize("window", [UNLIMITED, 5])
+@pytest.mark.parametrize("junk", [np.nan, np.inf])
+def test_what_others_left_in_a_page_does_not_matter(attention, junk, window):
+    case = Case([(7, 3), (0, 6), (12, 1), (64, 1), (130, 2)], page_size=16, junk=junk)
+    case.check(attention, scale=1.0, window=window)
 
 
 def test_the_pool_is_updated_in_place(attention):

@@ -319,7 +319,7 @@ void AttendTile(const Problem& p, const Tile& tile) {
         const int row = i % heads * s.rows_per_head, at = (i / heads - page) * page_stride;
         Add<true>(s, row, row + s.rows_per_head, values_of(i),
                   i + 1 < end ? values_of(i + 1) : keys_of(std::min(end, last_page * heads)),
-                  [&](int) { return p.page_size; }, at);
+                  [&](int r) { return std::min(end_token(r) - at, p.page_size); }, at);
       }
     } else {
       Add<false>(s, first_row(0), s.rows, s.values.data(), s.values.data(), end_token, 0);
