@@ -56,9 +56,12 @@ def build(compiler: str, sources: Path, extra_flags: list[str] | None = None) ->
     has_amx = is_x86 and sys.platform == "linux" and (sources / "amx.cc").exists() and knows(compiler, AMX)
     if has_amx:
         flags.append("-DESURGE_AMX")
-    jobs = [("ffi.cc", "ffi.o", []), *([("amx.cc", "amx.o", AMX)] if has_amx else [])]
+    # the least instructions first: of a function that several files hold a copy of, the linker takes the first one
+    jobs = [("ffi.cc", "ffi.o", [])]
     for name, width, own in [BASELINE, *(X86 if is_x86 else [])]:
         jobs.append(("kernel.cc", f"{name}.o", [f"-DESURGE_KERNELS={name}", f"-DESURGE_VECTOR_BYTES={width}", *own]))
+    if has_amx:
+        jobs.append(("amx.cc", "amx.o", AMX))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
         objects = [str(Path(folder, name)) for _, name, _ in jobs]
 
