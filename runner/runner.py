@@ -243,9 +243,11 @@ def _device_errors(num_tokens: int) -> Iterator[None]:
     """XLA's errors of a step of `num_tokens` as DeviceError."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # a ValueError where the call itself finds no memory
+        reason = str(error).strip().partition("\n")[0]
         if "RESOURCE_EXHAUSTED" not in reason:
+            if isinstance(error, ValueError):
+                raise
             raise DeviceError(f"the device has failed: {reason}") from error
         raise DeviceError(
             f"the device has no memory left for a step of {num_tokens} tokens; lower --max-num-batched-tokens, "

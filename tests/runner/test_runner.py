@@ -105,17 +105,18 @@ def test_a_request_whose_output_is_no_number_ends_as_an_error_and_harms_no_other
 
 
 @pytest.mark.parametrize(
-    ("reason", "message"),
+    ("error", "message"),
     [
-        ("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes", "no memory left for a step of 8 tokens"),
-        ("INTERNAL: it broke", "the device has failed: INTERNAL: it broke"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "no memory left for a step of 8 tokens"),
+        (ValueError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes."), "no memory left for a step of 8 tokens"),
+        (jax.errors.JaxRuntimeError("INTERNAL: it broke"), "the device has failed: INTERNAL: it broke"),
     ],
 )
-def test_what_the_device_says_is_said_in_a_line(folder, monkeypatch, reason, message):
+def test_what_the_device_says_is_said_in_a_line(folder, monkeypatch, error, message):
     runner = eSurgeRunner.from_pretrained(folder, **OPTIONS)
 
     def fail(*arguments):
-        raise jax.errors.JaxRuntimeError(reason)
+        raise error
 
     monkeypatch.setattr(runner._programs, "get", lambda kind, size: fail)
     with pytest.raises(DeviceError, match=message):
