@@ -18,9 +18,11 @@ class Scratch {
   float* Of(int64_t count) {
     if (count > size_) {
       memory_.reset();
-      size_ = (count + 15) / 16 * 16;
-      memory_.reset(static_cast<float*>(std::aligned_alloc(64, size_ * sizeof(float))));
+      size_ = 0;
+      const int64_t size = (count + 15) / 16 * 16;
+      memory_.reset(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float))));
       if (!memory_) throw std::bad_alloc();
+      size_ = size;
     }
     return memory_.get();
   }

@@ -60,7 +60,7 @@ ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats v
                      ffi::AnyBuffer values_pool, Ints query_start, Ints context_lens, Ints page_tables, Ints place,
                      ffi::Result<Floats> out, ffi::Result<ffi::AnyBuffer> keys_out,
                      ffi::Result<ffi::AnyBuffer> values_out, std::string_view kernels_name, int64_t page_size,
-                     float scale, float soft_cap) {
+                     float scale, float soft_cap) try {
   if (keys_out->untyped_data() != keys_pool.untyped_data() || values_out->untyped_data() != values_pool.untyped_data())
     return ffi::Error::Internal("the page pool was copied");
   const bool is_float = keys_pool.element_type() == ffi::F32;
@@ -103,6 +103,8 @@ ffi::Error Attention(ffi::ThreadPool pool, Floats queries, Floats keys, Floats v
   const int64_t used = int64_t{p.query_start[p.num_sequences]} * p.num_heads * p.head_dim;
   std::fill(p.out + used, p.out + out->element_count(), 0.0f);
   return ffi::Error::Success();
+} catch (const std::bad_alloc&) {
+  return OutOfMemory();
 }
 
 // Zeros that take no memory until they are written, and then huge pages: a page of the pool is read from a place of its

@@ -43,7 +43,7 @@ using Ints = ffi::Buffer<ffi::S32>;
 
 // panels are all layers', [layers, …]; activation is an Activation.
 ffi::Error Linear(ffi::ThreadPool pool, Floats x, ffi::AnyBuffer panels, Ints layer, ffi::Result<Floats> out,
-                  std::string_view kernels_name, int64_t activation, bool rounds) {
+                  std::string_view kernels_name, int64_t activation, bool rounds) try {
   const auto x_shape = x.dimensions(), stored_shape = panels.dimensions(), out_shape = out->dimensions();
   if (x_shape.size() != 2 || stored_shape.size() != 4 || out_shape.size() != 2)
     return ffi::Error::InvalidArgument("expected [rows, inputs], [layers, panels, …, columns] and [rows, outputs]");
@@ -81,6 +81,8 @@ ffi::Error Linear(ffi::ThreadPool pool, Floats x, ffi::AnyBuffer panels, Ints la
     kernels->multiply(p, {row, std::min(row + rows, p.rows), panel, std::min(panel + at_once, p.num_panels())});
   });
   return ffi::Error::Success();
+} catch (const std::bad_alloc&) {
+  return OutOfMemory();
 }
 
 }  // namespace
